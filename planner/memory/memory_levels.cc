@@ -121,7 +121,7 @@ void PutRoomyLevelsFirst(const StageGraph& graph, const StepMemory& memory,
 std::vector<MemorySelection> ShortestLevels(
     const StageGraph& graph, const StepMemory& memory,
     std::vector<MemorySelection> levels) {
-  constexpr double kFullShares[] = {0.9, 1.4};
+  constexpr double kFullShares[] = {0.9, 2};
   double work = 0;
   for (const Task& task : graph.tasks()) {
     work += static_cast<double>(task.duration.count());

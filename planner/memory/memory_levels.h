@@ -43,13 +43,13 @@ void PutRoomyLevelsFirst(const StageGraph& graph,
 // Returns the two of `levels` with the shortest estimated steps. The estimate
 // is the work of all passes with what they recompute; if fewer microbatches fit
 // than a share of the ranks, it grows in proportion. The share is 0.9 for the
-// first level and 1.4 for the second: where microbatches differ or ranks have
+// first level and 2 for the second: where microbatches differ or ranks have
 // several segments, more of them have to be in flight. For large steps, which
 // have time for two levels only (docs/evaluation/memory_limits.md). The first
 // share was chosen on dip-vlm-s, qwen2.5-vl-72b, dip-t2v-s and dip-t2v-xl with
-// 16 ranks each and on 76 random jobs near their smallest limits, the second on
-// 60 random jobs (two levels by it and 0.9 are 1.0 % above the best level on
-// the mean, two by 0.9 1.8 %). O(levels x pairs).
+// 16 ranks each and on 76 random jobs near their smallest limits, the second,
+// of 1.4, 2, 3 and 6, on 34 random jobs (docs/evaluation/search_parts.md).
+// O(levels x pairs).
 std::vector<partition::MemorySelection> ShortestLevels(
     const StageGraph& graph, const partition::StepMemory& memory,
     std::vector<partition::MemorySelection> levels);

@@ -237,7 +237,7 @@ class KnownStarts::Tried {
           if (again.time < kNoLimit) starts.push_back(Lent(std::move(again)));
           continue;
         }
-        if (offer_start(start, {}) || start.units.empty()) continue;
+        if (offer_start(start, {}) || !start.has_level()) continue;
         PIPELOOM_ASSIGN_OR_RETURN(const bool fits,
                                   order_again(start, start.level));
         if (fits) continue;
@@ -277,9 +277,9 @@ class KnownStarts::Tried {
                    starts.begin() + std::min(kThorough, starts.size()));
       // Classic orders that no longer fit cannot be made again. Then the best
       // order of segments is.
-      const auto has_units = [](const Start& s) { return !s.units.empty(); };
-      if (std::none_of(good_.begin(), good_.end(), has_units)) {
-        const auto next = std::find_if(starts.begin(), starts.end(), has_units);
+      const auto has_level = [](const Start& s) { return s.has_level(); };
+      if (std::none_of(good_.begin(), good_.end(), has_level)) {
+        const auto next = std::find_if(starts.begin(), starts.end(), has_level);
         if (next != starts.end()) good_.push_back(*next);
       }
     }

@@ -4,6 +4,7 @@
 #include <array>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "absl/types/span.h"
@@ -11,10 +12,13 @@
 #include "base/status_macros.h"
 #include "planner/construct/list_scheduler.h"
 #include "planner/core/executor.h"
+#include "planner/core/memory_feasibility.h"
 #include "planner/core/microbatch_order.h"
 #include "planner/core/retime.h"
 #include "planner/memory/choose_memory.h"
 #include "planner/memory/memory_levels.h"
+#include "planner/moves/order_search.h"
+#include "planner/search/first_choices.h"
 #include "planner/strategies/dip/segment_order.h"
 
 namespace pipeloom::planner {
@@ -26,10 +30,14 @@ using partition::StepMemory;
 // The constants below were chosen on steps of dip-vlm-s, dip-vlm-l and
 // qwen2.5-vl-72b in 100 ms.
 
-// Orders that each level is judged by: that of the batch, one by the times of a
-// similar step if there is one, one with the heaviest microbatches in the
-// middle, and random ones.
+// Orders of segments that each level is judged by: that of the batch, one by
+// the times of a similar step if there is one, one with the heaviest
+// microbatches in the middle, and random ones.
 constexpr size_t kFirstOrders = 4;
+// First choices that each level is judged by, too. Chosen with the second share
+// of ShortestLevels, of 0, 2, 4, 8 and 14, on 24 random jobs of 32 to 96
+// microbatches on 8 to 16 ranks and 22 others.
+constexpr size_t kFirstChoices = 8;
 // Levels that get memory choices and are improved at once, for any number of
 // threads.
 constexpr size_t kAtOnce = 2;
@@ -54,7 +62,10 @@ struct Problem {
         memory(&step_memory),
         fastest(WithFastestChoices(stage_graph, step_memory)),
         units(stage_graph),
+        order_units(stage_graph),
+        choices(FirstChoices(order_units, MemoryIsShort(fastest))),
         tasks_of(static_cast<size_t>(units.num_units)) {
+    choices.resize(std::min(choices.size(), kFirstChoices));
     for (size_t t = 0; t < units.unit.size(); ++t) {
       tasks_of[static_cast<size_t>(units.unit[t])].push_back(
           static_cast<int32_t>(t));
@@ -64,6 +75,8 @@ struct Problem {
   const StepMemory* memory;
   FlatGraph fastest;
   SegmentUnits units;
+  OrderUnits order_units;
+  std::vector<OrderChoice> choices;
   std::vector<std::vector<int32_t>> tasks_of;  // Indexed by unit.
 };
 
@@ -98,24 +111,29 @@ class Level {
       : problem_(&problem),
         selection_(std::move(selection)),
         flat_(chosen),
-        scheduler_(flat_),
+        evaluator_(flat_, problem.order_units),
         retimer_(problem.fastest),
         random_(seed) {}
 
-  bool CanRun() const { return scheduler_.CanRun(); }
+  bool CanRun() { return evaluator_.scheduler().CanRun(); }
   int64_t evaluations() const { return evaluations_; }
-  // Returns the time of the best order when every pair has its fastest
+  // Returns the time of the best schedule when every pair has its fastest
   // candidate, ns.
-  int64_t least() const { return best_.least; }
-  // Returns what the best order will take with the best memory choices, on
-  // average: between that and the time with the level's own choices.
-  int64_t expected() const { return (best_.least + own_time_) / 2; }
+  int64_t least() const { return made_.least; }
+  // Returns what the best schedule will take with the best memory choices, on
+  // average: between that and the time with the level's own choices. The best
+  // is the one for which this is least.
+  int64_t expected() const { return made_.expected; }
   // Returns the best order that got memory choices.
   const SegmentStart& start() const { return start_; }
-  // Returns the best order. REQUIRES: Try was called.
-  RankOrders BestOrders() const { return OrdersOf(flat_, sequence_); }
+  // Returns the best schedule's order; empty if there is none.
+  RankOrders BestOrders() const {
+    return made_.sequence.empty() ? RankOrders()
+                                  : OrdersOf(flat_, made_.sequence);
+  }
 
-  // Schedules an order and keeps it if it is the best. Returns its least time.
+  // Schedules an order of segments and keeps it if it is the best. Returns its
+  // least time.
   int64_t Try(absl::Span<const int32_t> units) {
     tasks_.clear();
     for (const int32_t u : units) {
@@ -123,20 +141,27 @@ class Level {
           problem_->tasks_of[static_cast<size_t>(u)];
       tasks_.insert(tasks_.end(), of.begin(), of.end());
     }
-    ++evaluations_;
+    ListScheduler& scheduler = evaluator_.scheduler();
     const int64_t own =
-        scheduler_.Run({.order = tasks_, .prefer = Prefer::kAlternate});
-    const int64_t least = retimer_.Retime(scheduler_.sequence());
+        scheduler.Run({.order = tasks_, .prefer = Prefer::kAlternate});
+    const int64_t least = Keep(own, scheduler.sequence(), units, std::nullopt);
     if (least < best_.least) {
       best_ = {least, {units.begin(), units.end()}};
-      own_time_ = own;
-      sequence_.assign(scheduler_.sequence().begin(),
-                       scheduler_.sequence().end());
       stalled_ = 0;
     } else {
       ++stalled_;
     }
     return least;
+  }
+
+  // Schedules a first choice and keeps it if it is the best.
+  void TryChoice(const OrderChoice& choice) {
+    const int64_t own = evaluator_.Evaluate(choice);
+    if (own < kNoLimit) {
+      Keep(own, evaluator_.sequence(), {}, choice);
+    } else {
+      ++evaluations_;
+    }
   }
 
   // Changes the order, kRound times or until the budget says stop.
@@ -164,8 +189,8 @@ class Level {
 
   // Chooses memory for the best order, if it is a new one.
   void Choose(const SearchBudget& budget, MemoryChooser* chooser) {
-    if (chosen_for_ == best_.least) return;
-    chosen_for_ = best_.least;
+    if (chosen_for_ == made_.expected) return;
+    chosen_for_ = made_.expected;
     SegmentStart start{.orders = BestOrders()};
     SearchBudget time_only;  // Rounds are not counted.
     time_only.expired = budget.expired;
@@ -175,28 +200,54 @@ class Level {
     if (!time.ok() || *time >= start_.time) return;
     start.time = *time;
     start.selection = chooser->selection();
-    start.units = best_.units;
+    start.first_choice = made_.first_choice;
+    start.units = made_.units;
     start.level = selection_;
     start_ = std::move(start);
   }
 
  private:
+  // A schedule, made by a first choice or by an order of segments.
+  struct Made {
+    int64_t least = kNoLimit;
+    int64_t expected = kNoLimit;
+    std::optional<OrderChoice> first_choice{};
+    std::vector<int32_t> units{};
+    std::vector<int32_t> sequence{};
+  };
   // An order of segments and the least time that its sequence can have, ns.
   struct Order {
     int64_t least = kNoLimit;
     std::vector<int32_t> units{};
   };
 
+  // Keeps a schedule if it is the best. `own`: its time with the level's own
+  // choices, ns. Returns its least time.
+  int64_t Keep(int64_t own, absl::Span<const int32_t> sequence,
+               absl::Span<const int32_t> units,
+               std::optional<OrderChoice> first_choice) {
+    ++evaluations_;
+    const int64_t least = retimer_.Retime(sequence);
+    const int64_t expected = (least + own) / 2;
+    if (expected < made_.expected) {
+      made_ = {.least = least,
+               .expected = expected,
+               .first_choice = std::move(first_choice),
+               .units = {units.begin(), units.end()},
+               .sequence = {sequence.begin(), sequence.end()}};
+    }
+    return least;
+  }
+
   const Problem* problem_;
   MemorySelection selection_;
   FlatGraph flat_;
-  ListScheduler scheduler_;
+  OrderEvaluator evaluator_;
   Retimer retimer_;
   Random random_;
-  Order best_{};
-  int64_t own_time_ = 0;  // Time of best_ with the level's choices, ns.
-  std::vector<int32_t> sequence_{};  // Sequence of best_.
-  Order current_{};                  // The order that changes begin from.
+  Made made_{};      // The best schedule.
+  Order best_{};     // The best order of segments.
+  Order current_{};  // The order that changes begin from.
   std::vector<int32_t> next_{};
   std::vector<int32_t> tasks_{};
   int64_t drawn_ = 0;    // Orders that were drawn or changed.
@@ -253,6 +304,11 @@ absl::StatusOr<std::vector<std::unique_ptr<Level>>> MakeLevels(
     orders.push_back(orders[0]);
     Shuffle(random, &orders.back());
   }
+  // With few evaluations, as many as leave enough for a second level.
+  const auto num_choices = static_cast<size_t>(std::clamp<int64_t>(
+      budget.max_evaluations / static_cast<int64_t>(kAtOnce) -
+          static_cast<int64_t>(kFirstOrders),
+      0, static_cast<int64_t>(problem.choices.size())));
   std::vector<std::unique_ptr<Level>> levels(selections.size());
   std::vector<absl::Status> failed(selections.size());
   const auto make = [&](size_t i) {
@@ -268,6 +324,10 @@ absl::StatusOr<std::vector<std::unique_ptr<Level>>> MakeLevels(
     for (const std::vector<int32_t>& order : orders) {
       level->Try(order);
       if (budget.expired && budget.expired()) break;
+    }
+    for (size_t c = 0; c < num_choices; ++c) {
+      if (budget.expired && budget.expired()) break;
+      level->TryChoice(problem.choices[c]);
     }
     levels[i] = std::move(level);
   };
@@ -368,7 +428,11 @@ absl::StatusOr<RankOrders> OrdersWithin(const StageGraph& graph,
   const Problem problem(graph, memory);
   Level level(problem, chosen, start.level, /*seed=*/0);
   if (!level.CanRun()) return RankOrders();
-  level.Try(start.units);
+  if (start.first_choice.has_value()) {
+    level.TryChoice(*start.first_choice);
+  } else {
+    level.Try(start.units);
+  }
   return level.BestOrders();
 }
 

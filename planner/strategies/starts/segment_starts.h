@@ -1,5 +1,6 @@
-// Starts of a search that chooses memory: orders of segments, each with the
-// best memory choices for it.
+// Starts of a search that chooses memory: orders of segments and some of the
+// first choices of a search for an order, each with the best memory choices for
+// it.
 //
 // A segment is the forwards or the backwards of one module in one microbatch;
 // these have equal structure and share a priority (DIP, arXiv 2504.14145,
@@ -11,8 +12,11 @@
 // choices do (rank correlation 0.93 to 0.99 on steps of dip-vlm-l,
 // qwen2.5-vl-72b and dip-t2v-l). That costs a tenth of a memory choice. So:
 //
-// 1. Each level of memory choices gets the same few orders. The best order of
-//    each level gets memory choices, unless it cannot become the best.
+// 1. Each level of memory choices gets the same few orders of segments, and the
+//    same few choices of planner/search/first_choices.h: by the time that a
+//    task should run, not by its segment alone, which is shorter where many
+//    microbatches follow one another. The best order of each level gets memory
+//    choices, unless it cannot become the best.
 // 2. The orders of the best levels are improved by exchanges and moves of
 //    segments, each level on its own.
 // 3. The best order of each gets memory choices.
@@ -20,6 +24,7 @@
 #define PIPELOOM_PLANNER_STRATEGIES_STARTS_SEGMENT_STARTS_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -29,6 +34,7 @@
 #include "partition/graph/memory_candidates.h"
 #include "planner/core/flat_graph.h"
 #include "planner/core/search_budget.h"
+#include "planner/moves/order_search.h"
 
 namespace pipeloom::planner {
 
@@ -37,10 +43,13 @@ struct SegmentStart {
   int64_t time = kNoLimit;  // Step time, ns.
   RankOrders orders{};
   partition::MemorySelection selection{};
-  // The order of segments (SegmentUnits) by which, with the choices of a level,
-  // `orders` were made.
+  // How `orders` were made with the memory choices of a level: by a first
+  // choice, or by an order of segments (SegmentUnits). Neither: they were not.
+  std::optional<OrderChoice> first_choice{};
   std::vector<int32_t> units{};
   partition::MemorySelection level{};
+  // Returns whether they can be made again within other limits.
+  bool has_level() const { return first_choice.has_value() || !units.empty(); }
 };
 
 // The starts that were found, and what they cost.
@@ -61,9 +70,9 @@ absl::StatusOr<SegmentStarts> FindSegmentStarts(
     const std::vector<partition::MemorySelection>& levels,
     absl::Span<const double> times, uint64_t seed, const SearchBudget& budget);
 
-// Makes the orders of a start again, by its order of segments and its level of
-// memory choices, within the limits of `graph`. Returns no orders if some
-// microbatch alone does not fit. Costs one list schedule.
+// Makes the orders of a start again, with its level of memory choices, within
+// the limits of `graph`. Returns no orders if some microbatch alone does not
+// fit. Costs one list schedule. REQUIRES: start.has_level().
 absl::StatusOr<RankOrders> OrdersWithin(const StageGraph& graph,
                                         const partition::StepMemory& memory,
                                         const SegmentStart& start);

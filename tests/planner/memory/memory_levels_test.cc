@@ -274,7 +274,7 @@ TEST(MemoryLevelsTest, TheSecondShortestLevelHasRoomForMoreThanAFullPipeline) {
     const StageGraph limited =
         WithRoomFor(room * step.graph.num_ranks(), step.graph, memory);
     const partition::MemorySelection first = shortest(limited, 0.9, {});
-    const partition::MemorySelection second = shortest(limited, 1.4, first);
+    const partition::MemorySelection second = shortest(limited, 2, first);
     EXPECT_EQ(ShortestLevels(limited, memory, levels),
               (std::vector{first, second}))
         << room;

@@ -177,6 +177,36 @@ TEST(SegmentStartsTest, NothingFitsOrNothingIsWanted) {
   EXPECT_TRUE(absl::IsCancelled(Find(MakeProblem(1, 1.0), abandoned).status()));
 }
 
+// Where many microbatches follow one another under a limit, orders by the time
+// that tasks should run are often shorter than orders of segments.
+TEST(SegmentStartsTest, SomeAreMadeByFirstChoices) {
+  int by_choice = 0;
+  int by_segments = 0;
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    const Problem problem = MakeProblem(seed, 0.3, 16);
+    ASSERT_OK_AND_ASSIGN(const SegmentStarts found,
+                         Find(problem, Evaluations(200)));
+    for (const SegmentStart& start : found.starts) {
+      EXPECT_TRUE(start.has_level());
+      EXPECT_NE(start.first_choice.has_value(), !start.units.empty());
+      (start.first_choice.has_value() ? by_choice : by_segments) += 1;
+    }
+  }
+  EXPECT_GT(by_choice, 10);
+  EXPECT_GT(by_segments, 10);
+}
+
+// With few evaluations a second level matters more than they do.
+TEST(SegmentStartsTest, FewEvaluationsGoToOrdersOfSegments) {
+  const Problem problem = MakeProblem(3, 0.4, 8);
+  ASSERT_OK_AND_ASSIGN(const SegmentStarts found,
+                       Find(problem, Evaluations(8)));
+  ASSERT_FALSE(found.starts.empty());
+  for (const SegmentStart& start : found.starts) {
+    EXPECT_FALSE(start.first_choice.has_value());
+  }
+}
+
 // Limits under which a start's own orders need not fit any more.
 TEST(SegmentStartsTest, OrdersAreMadeAnewWithinLowerLimits) {
   int made = 0;

@@ -39,6 +39,13 @@ absl::Status ValidateParallelLayout(const ParallelLayout& layout,
         layout.tp, layout.cp, layout.pp, layout.dp, gpus, cluster.name,
         cluster.num_gpus(), cluster.num_nodes, cluster.gpus_per_node));
   }
+  if (layout.most_ep() % layout.ep != 0) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "parallel.ep is %d; it must divide dp %d x cp %d x tp %d / expert_tp "
+        "%d = %d: experts lie on the GPUs of a rank in all replicas",
+        layout.ep, layout.dp, layout.cp, layout.tp,
+        layout.expert_tp > 0 ? layout.expert_tp : layout.tp, layout.most_ep()));
+  }
   return absl::OkStatus();
 }
 

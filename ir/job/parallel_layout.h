@@ -49,6 +49,11 @@ struct ParallelLayout {
   int64_t expert_gpus() const {
     return int64_t{ep} * (expert_tp > 0 ? expert_tp : tp);
   }
+  // Returns the largest ep: the experts of a layer lie on the GPUs of its rank
+  // in all replicas.
+  int64_t most_ep() const {
+    return int64_t{dp} * cp * tp / (expert_tp > 0 ? expert_tp : tp);
+  }
   // Returns the number of GPUs of all replicas. REQUIRES: below 2^63, which
   // ValidateParallelLayout ensures.
   int64_t num_gpus() const { return int64_t{1} * tp * cp * pp * dp; }
@@ -60,8 +65,9 @@ struct ParallelLayout {
   }
 };
 
-// Checks the sizes. Returns InvalidArgument for a size below 1, or for more
-// GPUs than the cluster has (says how many are needed).
+// Checks the sizes. Returns InvalidArgument for a size below 1, for more GPUs
+// than the cluster has (says how many are needed), or for an ep that does not
+// divide most_ep().
 absl::Status ValidateParallelLayout(const ParallelLayout& layout,
                                     const ClusterSpec& cluster);
 

@@ -95,7 +95,7 @@ TEST(JobNotesTest, MixersShareTheirHeadsOverTpAndCp) {
 
 TEST(JobNotesTest, ExpertsThatEpDoesNotDivideAreNamed) {
   JobSpec job = testing::SmallVlmJob();
-  job.parallel.ep = 4;
+  job.parallel.ep = job.parallel.dp = 4;
   for (LayerSpec& layer : job.model.modules[kBackbone].layers) {
     if (layer.kind != LayerKind::kTransformer) continue;
     layer.ffn = {.gated = true,

@@ -182,6 +182,13 @@ TEST(JobSpecTest, EachFaultIsNamedWithItsFieldAndWhatIsAllowed) {
        [](JobSpec& j) { j.parallel.tp = 0; }},
       {"parallel.expert_tp is 3; it must be 1 or tp, which is 2",
        [](JobSpec& j) { j.parallel.expert_tp = 3; }},
+      {"parallel.ep is 8; it must divide dp 2 x cp 1 x tp 2 / expert_tp 2 = 2",
+       [](JobSpec& j) { j.parallel.ep = 8; }},
+      {"parallel.ep is 3; it must divide dp 2 x cp 1 x tp 2 / expert_tp 1 = 4",
+       [](JobSpec& j) {
+         j.parallel.ep = 3;
+         j.parallel.expert_tp = 1;
+       }},
       {"setup.expert_imbalance is 0.5; it must be in [1, 1000]",
        [](JobSpec& j) { j.setup.expert_imbalance = 0.5; }},
       {"setup.weight_bytes is 9; it must be in [1, 8]",
@@ -308,6 +315,15 @@ TEST(ParallelLayoutTest, MoreGpusThanCanBeCountedAreRefused) {
       .tp = 65536, .cp = 65536, .pp = 65536, .dp = 65536};
   EXPECT_EQ(ValidateParallelLayout(largest, ClusterSpec{}).code(),
             absl::StatusCode::kInvalidArgument);
+}
+
+TEST(ParallelLayoutTest, ExpertsMayTakeAllGpusOfARankInAllReplicas) {
+  JobSpec job = SmallJob();
+  job.parallel = {.tp = 2, .cp = 2, .ep = 4, .dp = 2};
+  EXPECT_THAT(ValidateJobSpec(job), IsOk());
+  job.parallel.expert_tp = 1;
+  job.parallel.ep = 8;
+  EXPECT_THAT(ValidateJobSpec(job), IsOk());
 }
 
 TEST(ModelSpecTest, LowRankAndConvolutionWeightsHaveTheirClosedForms) {

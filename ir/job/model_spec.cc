@@ -1,5 +1,6 @@
 #include "ir/job/model_spec.h"
 
+#include <algorithm>
 #include <set>
 
 #include "absl/strings/str_format.h"
@@ -113,6 +114,13 @@ std::string MixerFault(const LayerSpec& layer) {
     return "attention, state_space and delta_net: a layer must have at most "
            "one of them";
   }
+  if (a.kind == AttentionKind::kNone && a.heads + a.kv_heads > 0) {
+    return absl::StrFormat(
+        "attention.kind is ATTENTION_KIND_NONE or not given, and attention has "
+        "%d heads; the kind must be ATTENTION_KIND_CAUSAL, ATTENTION_KIND_FULL "
+        "or ATTENTION_KIND_WINDOW, or attention be left out",
+        std::max(a.heads, a.kv_heads));
+  }
   if (has_states) {
     if (s.heads == 0 || s.head_dim == 0 || s.state_dim == 0) {
       return "state_space needs heads, head_dim and state_dim > 0";
@@ -146,10 +154,38 @@ std::string MixerFault(const LayerSpec& layer) {
     return "attention.output_gate is true; it must be false without attention "
            "and with query_rank or kv_rank";
   }
-  if (layer.ffn.latent > 0 && layer.ffn.experts == 0) {
+  return "";
+}
+
+// Returns what is wrong with the feed-forward part of a layer, or "".
+std::string FfnFault(const FfnSpec& f) {
+  if (f.experts > 0) {
+    if (f.expert_hidden == 0 || f.experts_per_token == 0 ||
+        f.experts_per_token > f.experts) {
+      return "experts need expert_hidden > 0 and experts_per_token in [1, "
+             "experts]";
+    }
+    if (f.hidden > 0) {
+      return absl::StrFormat(
+          "ffn.hidden is %d and ffn.experts is %d; a layer has a dense part or "
+          "experts, so one must be 0: shared_experts count the experts that "
+          "every token passes through",
+          f.hidden, f.experts);
+    }
+    return "";
+  }
+  const struct {
+    const char* field;
+    int64_t value;
+  } of_experts[] = {{"experts_per_token", f.experts_per_token},
+                    {"shared_experts", f.shared_experts},
+                    {"expert_hidden", f.expert_hidden},
+                    {"latent", f.latent}};
+  for (const auto& given : of_experts) {
+    if (given.value == 0) continue;
     return absl::StrFormat(
-        "ffn.latent is %d; it must be 0 unless there are experts",
-        layer.ffn.latent);
+        "ffn.%s is %d; it must be 0 unless there are experts (ffn.experts > 0)",
+        given.field, given.value);
   }
   return "";
 }
@@ -222,6 +258,9 @@ absl::Status ValidateLayer(const ModuleSpec& module, LayerId id) {
   if (const std::string fault = MixerFault(layer); !fault.empty()) {
     return fail(fault);
   }
+  if (const std::string fault = FfnFault(layer.ffn); !fault.empty()) {
+    return fail(fault);
+  }
   switch (layer.kind) {
     case LayerKind::kTransformer: {
       const AttentionSpec& a = layer.attention;
@@ -253,13 +292,6 @@ absl::Status ValidateLayer(const ModuleSpec& module, LayerId id) {
             "attention.rope_dim is %d; it must be at most head_dim, which is "
             "%d, and needs kv_rank > 0",
             a.rope_dim, a.head_dim));
-      }
-      if (layer.ffn.experts > 0 &&
-          (layer.ffn.expert_hidden == 0 || layer.ffn.experts_per_token == 0 ||
-           layer.ffn.experts_per_token > layer.ffn.experts)) {
-        return fail(
-            "experts need expert_hidden > 0 and experts_per_token in "
-            "[1, experts]");
       }
       break;
     }

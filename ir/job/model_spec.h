@@ -148,9 +148,8 @@ struct CrossAttentionSpec {
   bool operator==(const CrossAttentionSpec&) const = default;
 };
 
-// Feed-forward part; none if hidden and experts are 0. With experts, `hidden`
-// is not used: each token passes through experts_per_token + shared_experts of
-// them.
+// Feed-forward part: dense (hidden), or experts, of which each token passes
+// through experts_per_token + shared_experts; none if hidden and experts are 0.
 struct FfnSpec {
   int64_t hidden = 0;
   bool gated = false;  // Three matrices (SwiGLU) instead of two.

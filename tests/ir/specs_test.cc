@@ -102,6 +102,28 @@ TEST(JobSpecTest, EachFaultIsNamedWithItsFieldAndWhatIsAllowed) {
          j.model.modules[enc].layers[l0].ffn = {
              .experts = 2, .experts_per_token = 3, .expert_hidden = 4};
        }},
+      {"ffn.hidden is 32 and ffn.experts is 2; a layer has a dense part or "
+       "experts, so one must be 0",
+       [&](JobSpec& j) {
+         j.model.modules[enc].layers[l0].ffn = {.hidden = 32,
+                                                .experts = 2,
+                                                .experts_per_token = 1,
+                                                .expert_hidden = 4};
+       }},
+      {"ffn.shared_experts is 1; it must be 0 unless there are experts",
+       [&](JobSpec& j) {
+         j.model.modules[enc].layers[l0].ffn = {.shared_experts = 1,
+                                                .expert_hidden = 32};
+       }},
+      {"ffn.expert_hidden is 4; it must be 0 unless there are experts",
+       [&](JobSpec& j) {
+         j.model.modules[enc].layers[l0].ffn.expert_hidden = 4;
+       }},
+      {"attention.kind is ATTENTION_KIND_NONE or not given, and attention has "
+       "2 heads",
+       [&](JobSpec& j) {
+         j.model.modules[enc].layers[l0].attention.kind = AttentionKind::kNone;
+       }},
       {"attention, state_space and delta_net: a layer must have at most one of "
        "them",
        [&](JobSpec& j) {

@@ -61,9 +61,10 @@ std::set<std::tuple<int, int, int, int, int>> ByBruteForce(const JobSpec& job,
 JobSpec WithExperts(JobSpec job) {
   for (LayerSpec& layer : job.model.modules[ModuleId(1)].layers) {
     if (layer.kind != LayerKind::kTransformer) continue;
-    layer.ffn.experts = 6;
-    layer.ffn.experts_per_token = 2;
-    layer.ffn.expert_hidden = 512;
+    layer.ffn = {.gated = layer.ffn.gated,
+                 .experts = 6,
+                 .experts_per_token = 2,
+                 .expert_hidden = 512};
   }
   return job;
 }

@@ -319,6 +319,17 @@ struct StageCostState {
     return kWeightCastBytes * Real(elements);
   }
 
+  // Returns the FLOPs of a layer's adapters, forward and both gradients, on all
+  // GPUs.
+  static Flops AdapterFlops(const LayerSpec& layer, const WorkShape& shape,
+                            int64_t adapter_rank) {
+    constexpr double kPasses = 3;
+    const ShardedParameters own =
+        TrainedOnGpu(layer, ParallelLayout{}, adapter_rank);
+    return Flops{kPasses * 2 * Real(own.dense) *
+                 Real(LayerTokens(layer, shape))};
+  }
+
   // Returns the cost of the stage's layers one after another, before
   // corrections.
   StageCost Sum(const Stage& stage, const WorkShape& shape,
@@ -358,6 +369,7 @@ struct StageCostState {
     LayerCost cost{};
     int64_t repeated = 0;
     Flops forward_flops{};
+    Flops more_flops{};  // With adapters: backward, and all of the adapters.
     // Without sequence parallelism every GPU has all of a layer's input.
     const auto input_of = [&](LayerId id) {
       const int64_t width_before =
@@ -420,13 +432,25 @@ struct StageCostState {
         total.groups[g].bytes += cost.groups[g].bytes;
       }
       forward_flops += cost.forward_flops;
+      if (module.adapter_rank > 0 && (needs.weights || needs.input)) {
+        // Frozen weights have the gradient of their input alone.
+        more_flops += cost.forward_flops;
+        if (needs.weights) {
+          more_flops +=
+              AdapterFlops(module.layers[id], shape, module.adapter_rank);
+        }
+      }
     }
     total.scratch = scratch.Get();
     cache.CountHits(repeated);
     if (!common->reuse) cache.CountMisses(stage.num_layers);
 
-    const double passes = trained ? 3 : needs_input_grad ? 2 : 1;
-    total.model_flops = forward_flops * passes;
+    if (trained && module.adapter_rank > 0) {
+      total.model_flops = forward_flops + more_flops;
+    } else {
+      const double passes = trained ? 3 : needs_input_grad ? 2 : 1;
+      total.model_flops = forward_flops * passes;
+    }
 
     const LayerId first = stage.first_layer;
     const LayerId last(first.value() + stage.num_layers - 1);

@@ -126,6 +126,28 @@ TEST(Adapters, AStepIsShorterThanThatOfAllWeightsAndLongerThanAFrozenOne) {
   EXPECT_LT(cost.activations, whole.activations);
 }
 
+TEST(Adapters, ModelFlopsHaveNoWeightGradientsOfFrozenWeights) {
+  for (const int32_t tp : {1, 4}) {
+    const double whole = CostOf(AdapterJob(0, tp)).model_flops.count;
+    const double adapters = 2 * 3 * 2.0 * kTokens * kParameters;
+    EXPECT_NEAR(CostOf(AdapterJob(kRank, tp)).model_flops.count,
+                2 * whole / 3 + adapters, 1e-9 * whole);
+    // The layer below all adapters has no backward.
+    JobSpec job = AdapterJob(kRank, tp);
+    job.model.modules[ModuleId(0)].layers[LayerId(0)] = MlaBlock();
+    JobSpec trained = job;
+    trained.model.modules[ModuleId(0)].adapter_rank = 0;
+    const auto first = [](const JobSpec& of) {
+      Stage stage = All();
+      stage.num_layers = 1;
+      return StageCostModel(of)
+          .Cost(stage, Sequences(1, kTokens), false)
+          .model_flops.count;
+    };
+    EXPECT_NEAR(first(job), first(trained) / 3, 1e-9 * first(trained));
+  }
+}
+
 TEST(Adapters, NothingFlowsBackBelowTheFirstLayerWithAdapters) {
   JobSpec job = AdapterJob(kRank);
   const StageCostModel costs(job);

@@ -59,26 +59,30 @@ StageCost StageCostModel::Cost(const Stage& stage, const WorkShape& given,
   const RankPlace place = state.view.PlaceOf(stage.rank);
   const Precision precision =
       state.PrecisionOn(state.ModuleOf(stage), stage.rank);
-  StageCost total;
-  if (state.common->reuse) {
-    const Fingerprint shape_print = shape.fingerprint();
+  const auto price = [&](const WorkShape& work) {
+    if (!state.common->reuse) {
+      return state.Sum(stage, work, {}, needs_input_grad, precision,
+                       attention_density);
+    }
+    const Fingerprint print = work.fingerprint();
     const Fingerprint key = FingerprintBuilder()
                                 .Add(state.PrintOf(stage))
-                                .Add(shape_print)
+                                .Add(print)
                                 .Add(needs_input_grad)
                                 .Add(attention_density)
                                 .Build();
     bool known = true;
-    total = state.common->stages.Get(key, [&] {
+    const StageCost found = state.common->stages.Get(key, [&] {
       known = false;
-      return state.Sum(stage, shape, shape_print, needs_input_grad, precision,
+      return state.Sum(stage, work, print, needs_input_grad, precision,
                        attention_density);
     });
     if (known) state.cache.CountHits(stage.num_layers);
-  } else {
-    total = state.Sum(stage, shape, {}, needs_input_grad, precision,
-                      attention_density);
-  }
+    return found;
+  };
+  StageCost total = price(shape);
+  // Work on padding is no work of the model.
+  if (shape != given) total.model_flops = price(given).model_flops;
   PassFactors factors;
   if (!state.common->corrections.empty()) {
     factors = state.common->corrections[stage.module];

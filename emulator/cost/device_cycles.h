@@ -6,14 +6,9 @@
 #include <algorithm>
 
 #include "ir/job/cluster_spec.h"
+#include "ir/job/device_generation.h"
 
 namespace pipeloom::emulator {
-
-// Whether the device is of the Blackwell generation or later.
-inline bool IsBlackwell(const DeviceSpec& device) {
-  constexpr double kLeastRate = 2e15;  // FLOP/s of bf16 products.
-  return device.bf16.flops_per_second >= kLeastRate;
-}
 
 // Returns the 16-bit operations of products of a multiprocessor in a cycle:
 // Blackwell 8192, Hopper 4096, Ampere 2048; devices with fp8 units and less

@@ -93,10 +93,10 @@ constexpr double kKernelsAReplay = 20;
 // Bytes of an element that is cast ahead of a gather: 4 bits with a scale for
 // 16 elements in NVFP4, for which TransformerEngine gathers only the operand
 // that the product reads (pytorch/distributed.py, _all_gather_nvfp4).
-double GatheredBytes(const TrainingSetup& setup) {
+double GatheredBytes(const TrainingSetup& setup, const DeviceSpec& device) {
   const bool fp4 = setup.fp8_recipe == Fp8Recipe::kFp4 ||
                    setup.fp8_recipe == Fp8Recipe::kFp4Plain;
-  return fp4 ? 0.5 + 1.0 / 16 : 1;
+  return fp4 && IsBlackwell(device) ? 0.5 + 1.0 / 16 : 1;
 }
 
 // How well the GPU hides launching: a norm of the two times. Processes of a
@@ -249,7 +249,9 @@ Duration FrameworkPrices::UnalignedTime(const GemmOp& op) const {
   return UnalignedProductTime(op, device_);
 }
 
-Duration FrameworkPrices::Gemm(const GemmOp& op) const {
+Duration FrameworkPrices::Gemm(const GemmOp& given) const {
+  GemmOp op = given;
+  op.precision = RunsIn(given);
   const OpPrice base = costs_.Price(op);
   if (op.flops() <= 0) return base.time;
   const Duration unaligned = UnalignedTime(op);
@@ -302,11 +304,12 @@ Duration FrameworkPrices::Cost(const Op& op) const {
   }
   const auto* collective = std::get_if<CollectiveOp>(&op);
   if (collective != nullptr && setup_.fp8_gathers && setup_.fp8_products &&
+      device_.fp8.flops_per_second > 0 &&
       layer_.kind == LayerKind::kTransformer &&
       collective->group == GroupKind::kTensor &&
       collective->kind == Collective::kAllGather) {
     CollectiveOp narrow = *collective;
-    narrow.bytes *= GatheredBytes(setup_) / 2;
+    narrow.bytes *= GatheredBytes(setup_, device_) / 2;
     return costs_.Cost(narrow);
   }
   return costs_.Cost(op);

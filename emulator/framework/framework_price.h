@@ -101,7 +101,7 @@ class FrameworkPrices {
   // Returns the time of a product in a step, given that of one by itself;
   // `low`: the time is one of 16 bits, the product runs in fp8.
   Duration InStep(const GemmOp& op, Duration time, bool low) const;
-  Duration Gemm(const GemmOp& op) const;
+  Duration Gemm(const GemmOp& given) const;
   // Returns the least time of a product whose operands are not aligned; 0 of
   // one that is, or whose width the framework pads.
   Duration UnalignedTime(const GemmOp& op) const;
@@ -111,6 +111,13 @@ class FrameworkPrices {
   // Returns which kernels of this shape CUDA graphs launch.
   CudaGraphs Graphs() const {
     return shape_.host_launched ? CudaGraphs::kNone : setup_.graphs;
+  }
+  // Returns the precision in which the device runs a product: 16 bits for one
+  // in fp8 if it has no fp8 units.
+  Precision RunsIn(const GemmOp& op) const {
+    return op.precision == Precision::kFp8 && device_.fp8.flops_per_second <= 0
+               ? Precision::kBf16
+               : op.precision;
   }
   // Returns the time of a product in the setup's low precision, including the
   // casts of its operand. Takes the product's time in bf16.

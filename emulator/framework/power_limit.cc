@@ -42,9 +42,7 @@ Duration FrameworkPrices::InStep(const GemmOp& op, Duration time,
     case Precision::kBf16:
       return Sustained(time, flops, device_.sustained_bf16, device_.bf16);
     case Precision::kFp8:
-      return Sustained(
-          time, flops, device_.sustained_fp8,
-          device_.fp8.flops_per_second > 0 ? device_.fp8 : device_.bf16);
+      return Sustained(time, flops, device_.sustained_fp8, device_.fp8);
     case Precision::kFp32:
       break;
   }
@@ -64,7 +62,7 @@ Duration FrameworkPrices::WithPowerLimit(const std::vector<OpStep>& steps,
   for (const OpStep& step : steps) {
     for (const Op& op : step.compute) {
       if (const auto* gemm = std::get_if<GemmOp>(&op)) {
-        if (gemm->precision != Precision::kBf16) continue;
+        if (RunsIn(*gemm) != Precision::kBf16) continue;
         count(op, gemm->flops(), device_.sustained_bf16);
       } else if (const auto* attention = std::get_if<AttentionOp>(&op)) {
         count(op, attention->flops, device_.sustained_attention);

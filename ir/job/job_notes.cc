@@ -4,8 +4,11 @@
 #include <cmath>
 #include <cstdint>
 #include <numeric>
+#include <optional>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "ir/job/device_generation.h"
 
 namespace pipeloom {
 namespace {
@@ -137,6 +140,40 @@ int64_t Experts(const LayerSpec& layer) {
   return layer.kind == LayerKind::kTransformer ? layer.ffn.experts : 0;
 }
 
+// Adds what a device cannot run in the precision that the job asks for.
+// `precision`: of all modules on it; absent: each module's own.
+void AddLowPrecision(const JobSpec& job, const DeviceSpec& device,
+                     std::optional<Precision> precision,
+                     std::vector<std::string>* notes) {
+  const TrainingSetup& setup = job.setup;
+  if (device.fp8.flops_per_second <= 0) {
+    const std::string instead = absl::StrFormat(
+        "but device \"%s\" has no fp8_flops_per_second: products take the time "
+        "of bf16",
+        device.name);
+    for (const ModuleSpec& module : job.model.modules) {
+      if (precision.value_or(module.precision) != Precision::kFp8) continue;
+      notes->push_back(absl::StrCat("the precision of module \"", module.name,
+                                    "\" is PRECISION_FP8, ", instead));
+    }
+    if (setup.fp8_products) {
+      notes->push_back(absl::StrCat("setup.fp8_products is true, ", instead));
+    }
+    return;
+  }
+  if (setup.fp8_products && !IsBlackwell(device) &&
+      (setup.fp8_recipe == Fp8Recipe::kFp4 ||
+       setup.fp8_recipe == Fp8Recipe::kFp4Plain)) {
+    notes->push_back(absl::StrFormat(
+        "setup.fp8_recipe is %s, but device \"%s\" counts as one without FP4 "
+        "products, as its bf16_flops_per_second is below 2e15: times are those "
+        "of fp8",
+        setup.fp8_recipe == Fp8Recipe::kFp4 ? "FP8_RECIPE_FP4"
+                                            : "FP8_RECIPE_FP4_PLAIN",
+        device.name));
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> ModelNotes(const ModelSpec& model) {
@@ -189,6 +226,10 @@ std::vector<std::string> JobNotes(const JobSpec& job) {
   std::vector<std::string> notes = ModelNotes(job.model);
   for (std::string& note : ClusterNotes(job.cluster)) {
     notes.push_back(std::move(note));
+  }
+  AddLowPrecision(job, job.cluster.device, std::nullopt, &notes);
+  for (const NodeGroup& group : job.cluster.node_groups) {
+    AddLowPrecision(job, group.device, group.precision, &notes);
   }
   bool trains = false;
   bool has_experts = false;

@@ -59,6 +59,26 @@ TEST(PowerLimit, AStepFullOfProductsKeepsAShareOfTheirRate) {
   EXPECT_LT(low({.fp8 = 0.8}), 1.26 * low({}));
 }
 
+// Products in fp8 run in 16 bits there, at the share of 16 bits.
+TEST(PowerLimit, WithoutFp8UnitsAModuleInFp8TakesTheTimeOfBf16) {
+  for (const Framework framework :
+       {Framework::kMegatronCore, Framework::kPyTorch}) {
+    const auto cost = [&](Precision precision) {
+      JobSpec job = JobOf({{Llama3Block(), MoeBlock()}}, {});
+      job.setup = SetupOf(framework);
+      job.model.modules[ModuleId(0)].precision = precision;
+      DeviceSpec& device = job.cluster.device;
+      device.fp8 = {};
+      device.sustained_bf16 = device.sustained_attention = 0.5;
+      return StageCostModel(job).Cost(StageOf(2), Sequences(1, 4096), true);
+    };
+    const StageCost fp8 = cost(Precision::kFp8);
+    const StageCost bf16 = cost(Precision::kBf16);
+    EXPECT_EQ(fp8.forward, bf16.forward);
+    EXPECT_EQ(fp8.fused, bf16.fused);
+  }
+}
+
 // The share counts over a whole pass: what products draw more than the limit,
 // less 0.4 of the time of kernels between them and of waits for the host.
 TEST(PowerLimit, PlainPyTorchMeetsThePowerLimitWhereProductsFillAPass) {

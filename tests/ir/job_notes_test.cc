@@ -108,6 +108,26 @@ TEST(JobNotesTest, ExpertsThatEpDoesNotDivideAreNamed) {
                                 HasSubstr("use ep = 2 in parallel"))));
 }
 
+TEST(JobNotesTest, PrecisionsThatADeviceDoesNotHaveAreSaid) {
+  JobSpec job = testing::SmallVlmJob();
+  DeviceSpec& device = job.cluster.device;
+  job.model.modules[kEncoder].precision = Precision::kFp8;
+  job.setup.fp8_products = true;
+  device.fp8 = {1.979e15};
+  EXPECT_THAT(JobNotes(job), IsEmpty());
+  job.setup.fp8_recipe = Fp8Recipe::kFp4;
+  EXPECT_THAT(
+      JobNotes(job),
+      ElementsAre(HasSubstr("setup.fp8_recipe is FP8_RECIPE_FP4, but")));
+  device.bf16 = {2.25e15};
+  EXPECT_THAT(JobNotes(job), IsEmpty());
+  device.fp8 = {};
+  EXPECT_THAT(
+      JobNotes(job),
+      ElementsAre(HasSubstr("module \"encoder\" is PRECISION_FP8, but device"),
+                  HasSubstr("setup.fp8_products is true, but device")));
+}
+
 TEST(JobNotesTest, TokensThatCpDoesNotDivideAreNamed) {
   JobSpec job = testing::SmallVlmJob();
   job.parallel.cp = 4;

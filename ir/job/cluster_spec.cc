@@ -13,6 +13,9 @@ namespace pipeloom {
 namespace {
 
 constexpr double kMaxFactor = 1e6;
+// With less, passes of usual models would last for centuries, which is more
+// nanoseconds than a Duration holds.
+constexpr double kLeastFlopRate = 1e9;
 
 // A maker of errors that name a field, its value and what is allowed.
 class Refusal {
@@ -45,6 +48,20 @@ absl::Status CheckDevice(const DeviceSpec& d, const std::string& at,
   }
   if (!(d.fp8.flops_per_second >= 0)) {
     return fail(at + "fp8", d.fp8.flops_per_second, ">= 0");
+  }
+  const struct {
+    const char* field;
+    double value;
+    const char* example;
+  } rates[] = {
+      {"bf16_flops_per_second", d.bf16.flops_per_second, "989e12"},
+      {"fp8_flops_per_second", d.fp8.flops_per_second, "1978e12"},
+  };
+  for (const auto& r : rates) {
+    if (r.value == 0 || r.value >= kLeastFlopRate) continue;
+    return fail(at + r.field, r.value,
+                absl::StrFormat("at least %g FLOP/s; such as %s is meant?",
+                                kLeastFlopRate, r.example));
   }
   if (d.kernel_overhead < kZero) {
     return fail(at + "kernel_overhead",

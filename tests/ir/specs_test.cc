@@ -193,6 +193,11 @@ TEST(JobSpecTest, EachFaultIsNamedWithItsFieldAndWhatIsAllowed) {
       // The cluster.
       {"cluster \"box\": num_nodes is 0; it must be > 0",
        [](JobSpec& j) { j.cluster.num_nodes = 0; }},
+      {"device.bf16_flops_per_second is 989; it must be at least 1e+09 "
+       "FLOP/s; such as 989e12 is meant?",
+       [](JobSpec& j) { j.cluster.device.bf16 = {989}; }},
+      {"device.fp8_flops_per_second is 1978; it must be at least 1e+09",
+       [](JobSpec& j) { j.cluster.device.fp8 = {1978}; }},
       {"device.memory is 0; it must be > 0",
        [](JobSpec& j) { j.cluster.device.memory = Bytes(0); }},
       {"intra_node.latency is -1; it must be >= 0",

@@ -11,6 +11,8 @@
 namespace pipeloom {
 namespace {
 
+constexpr size_t kLongestFound = 80;  // Bytes of a word that an error shows.
+
 // Checks a text by RFC 3629: no overlong forms, no surrogates, nothing above
 // U+10FFFF.
 bool IsUtf8(absl::string_view text) {
@@ -179,9 +181,12 @@ void TextReader::ExpectEndOfLine() {
 
 void TextReader::Fail(absl::string_view expected) {
   if (!status_.ok()) return;
-  const std::string found =
-      AtEndOfLine() ? "the end of the line"
-                    : absl::StrCat("\"", absl::CEscape(words_[next_]), "\"");
+  std::string found = "the end of the line";
+  if (!AtEndOfLine()) {
+    const absl::string_view word = words_[next_];
+    found = absl::StrCat("\"", absl::CEscape(word.substr(0, kLongestFound)),
+                         word.size() > kLongestFound ? "..." : "", "\"");
+  }
   status_ = absl::InvalidArgumentError(absl::StrFormat(
       "line %d: expected %s, found %s", line_, std::string(expected), found));
 }

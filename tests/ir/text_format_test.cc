@@ -92,6 +92,8 @@ TEST(TextFormatTest, MistakesAreNamedWithTheirLine) {
   } cases[] = {
       {"plan version 1", "plan version 9", "plan version is 9"},
       {"job \"j\"", "jobs \"j\"", "line 2: expected \"job\", found \"jobs\""},
+      {"job \"j\"", std::string(100, '[') + " \"j\"",
+       "line 2: expected \"job\", found \"" + std::string(80, '[') + "...\""},
       {"schedule \"s\"", "schedule \"s", "line 2: expected a closing quote"},
       {"job \"j\"", "job j", "line 2: expected a quoted string"},
       {"step 0", "step x", "expected a whole number after \"step\""},

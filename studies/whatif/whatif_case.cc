@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -55,7 +56,26 @@ std::vector<formats::JobOverride> LayoutChanges(const JobSpec& job, int tp,
       {"parallel.dp", Int(dp)},
       {"training.microbatches", Int(std::max<int64_t>(1, total / dp))}};
   if (cp != job.parallel.cp) changes.push_back({"parallel.cp", Int(cp)});
+  // Experts take no more GPUs than the new layout has for them.
+  ParallelLayout next = job.parallel;
+  next.tp = tp;
+  next.cp = cp;
+  next.dp = dp;
+  const int64_t ep =
+      std::gcd<int64_t>(next.ep, std::max<int64_t>(next.most_ep(), 1));
+  if (ep != next.ep) changes.push_back({"parallel.ep", Int(ep)});
   return changes;
+}
+
+WhatIfCase LayoutCase(std::string label, const JobSpec& job, int tp, int cp,
+                      int pp, int dp) {
+  WhatIfCase c = Case(std::move(label), LayoutChanges(job, tp, cp, pp, dp));
+  for (const formats::JobOverride& change : c.changes) {
+    if (change.path == "parallel.ep") {
+      absl::StrAppend(&c.label, ", EP ", change.value);
+    }
+  }
+  return c;
 }
 
 // Returns the change to as many nodes as `gpus` need; nothing if the job's do.
@@ -89,9 +109,9 @@ std::vector<WhatIfCase> Layouts(const JobSpec& job, int64_t gpus) {
                            std::abs(std::log2(double(pp) / now.pp)) +
                            std::abs(std::log2(double(cp) / now.cp));
         if (far > 3) continue;
-        cases.push_back(
-            Case(absl::StrFormat("TP %d, PP %d, CP %d, DP %d", tp, pp, cp, dp),
-                 LayoutChanges(job, tp, cp, pp, static_cast<int>(dp))));
+        cases.push_back(LayoutCase(
+            absl::StrFormat("TP %d, PP %d, CP %d, DP %d", tp, pp, cp, dp), job,
+            tp, cp, pp, static_cast<int>(dp)));
         Append(NodesFor(job, gpus), &cases.back());
       }
     }
@@ -125,9 +145,9 @@ std::vector<WhatIfCase> Fits(const JobSpec& job) {
     for (int tp = 1; tp <= std::min(8, job.cluster.gpus_per_node); tp *= 2) {
       const int pp = gpus / (tp * job.parallel.cp);
       if (pp < 1 || pp > 64 || tp * job.parallel.cp * pp != gpus) continue;
-      cases.push_back(
-          Case(absl::StrFormat("TP %d, PP %d, CP %d", tp, pp, job.parallel.cp),
-               LayoutChanges(job, tp, job.parallel.cp, pp, 1)));
+      cases.push_back(LayoutCase(
+          absl::StrFormat("TP %d, PP %d, CP %d", tp, pp, job.parallel.cp), job,
+          tp, job.parallel.cp, pp, 1));
       Append(NodesFor(job, gpus), &cases.back());
     }
   }
@@ -172,10 +192,10 @@ std::vector<WhatIfCase> Scales(const JobSpec& job) {
     if (pp < 1) continue;
     for (int dp = 1; dp <= std::min<int64_t>(total, 64); dp *= 2) {
       if (dp == job.parallel.dp && pp == job.parallel.pp) continue;
-      WhatIfCase c =
-          Case(absl::StrFormat("%d GPUs: PP %d, DP %d",
-                               job.parallel.gpus_per_rank() * pp * dp, pp, dp),
-               LayoutChanges(job, job.parallel.tp, job.parallel.cp, pp, dp));
+      WhatIfCase c = LayoutCase(
+          absl::StrFormat("%d GPUs: PP %d, DP %d",
+                          job.parallel.gpus_per_rank() * pp * dp, pp, dp),
+          job, job.parallel.tp, job.parallel.cp, pp, dp);
       const int64_t gpus = int64_t{1} * job.parallel.gpus_per_rank() * pp * dp;
       const int64_t nodes =
           (gpus + job.cluster.gpus_per_node - 1) / job.cluster.gpus_per_node;

@@ -1,12 +1,17 @@
 // Tests of what-if studies: sweeps, journals, the Pareto front.
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "studies/whatif/whatif_case.h"
 #include "studies/whatif/whatif_run.h"
+#include "tests/support/small_job.h"
 #include "tests/support/status_matchers.h"
 
 namespace pipeloom::studies {
@@ -38,6 +43,34 @@ TEST(SweepCasesTest, RefusesWhatIsNoSweep) {
   EXPECT_THAT(SweepCases({}, {"a=1,,2"}),
               FailsWith(absl::StatusCode::kInvalidArgument,
                         HasSubstr("an empty value")));
+}
+
+TEST(CasesOfTest, LayoutsHaveNoMoreExpertParallelismThanGpusForIt) {
+  JobSpec job = testing::SmallVlmJob();
+  job.parallel = {.ep = 8, .pp = 4, .dp = 8};
+  job.training.microbatches = 8;
+  for (const int32_t expert_tp : {0, 1}) {
+    job.parallel.expert_tp = expert_tp;
+    for (const char* question : {"layout", "scale", "fits"}) {
+      std::set<int64_t> found;
+      for (const WhatIfCase& c : CasesOf(question, job)) {
+        ParallelLayout layout = job.parallel;
+        for (const formats::JobOverride& change : c.changes) {
+          for (const auto& [path, size] : {std::pair{"parallel.tp", &layout.tp},
+                                           {"parallel.cp", &layout.cp},
+                                           {"parallel.ep", &layout.ep},
+                                           {"parallel.dp", &layout.dp}}) {
+            if (change.path != path) continue;
+            ASSERT_TRUE(absl::SimpleAtoi(change.value, size)) << c.label;
+          }
+        }
+        EXPECT_EQ(layout.most_ep() % layout.ep, 0) << c.label;
+        EXPECT_EQ(absl::StrContains(c.label, "EP "), layout.ep != 8);
+        found.insert(layout.ep);
+      }
+      EXPECT_LT(*found.begin(), 8) << question;
+    }
+  }
 }
 
 TEST(JournalTest, ALineComesBackAndATornOneDoesNot) {

@@ -179,6 +179,7 @@ class WhatIfCommand : public Command {
           outcomes, studies::RunCases(input, cases, threads, journal_,
                                       StudyContextOf(context)));
     }
+    NoteUncompared(outcomes, context);
     const std::string json = Json(job.name, cases, outcomes);
     if (!json_.empty()) {
       PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(json_, json));
@@ -268,6 +269,21 @@ class WhatIfCommand : public Command {
     return given;
   }
 
+  // Prints a note on configurations that are not compared with the others.
+  static void NoteUncompared(
+      const std::vector<studies::WhatIfOutcome>& outcomes,
+      const Context& context) {
+    const auto cut = std::count_if(
+        outcomes.begin(), outcomes.end(),
+        [](const studies::WhatIfOutcome& o) { return o.ok() && o.cuts_more; });
+    if (cut == 0) return;
+    context.warn(absl::StrFormat(
+        "note: %d of %d configurations cut samples into more pieces than the "
+        "job as it is: they train on shorter contexts, and their times are not "
+        "compared",
+        cut, outcomes.size()));
+  }
+
   static std::vector<std::string> Row(const studies::WhatIfCase& c,
                                       const studies::WhatIfOutcome& o,
                                       const studies::WhatIfOutcome& first,
@@ -276,7 +292,7 @@ class WhatIfCommand : public Command {
     return {c.label,
             absl::StrCat(o.gpus),
             FormatDuration(o.step_time),
-            first.ok() && first.step_time > kZero
+            first.ok() && first.step_time > kZero && !o.cuts_more
                 ? absl::StrFormat("%+.1f %%",
                                   100 * (ToSeconds(o.step_time) /
                                              ToSeconds(first.step_time) -
@@ -288,7 +304,8 @@ class WhatIfCommand : public Command {
             FormatPercent(o.mfu),
             FormatBytes(o.peak),
             absl::StrCat(o.peak > o.limit ? "too much" : "fits",
-                         best ? ", best" : "")};
+                         best ? ", best" : "",
+                         o.cuts_more ? ", cuts samples" : "")};
   }
 
   static Table OutcomeTable() {
@@ -403,7 +420,7 @@ class WhatIfCommand : public Command {
     absl::StrAppend(&text,
                     ",gpus,step_time_us,samples_per_second,bubble_ratio,"
                     "epilogue_ratio,mfu,"
-                    "peak_bytes,limit_bytes,best,error\n");
+                    "peak_bytes,limit_bytes,cuts_samples,best,error\n");
     for (size_t i = 0; i < cases.size(); ++i) {
       const studies::WhatIfOutcome& o = outcomes[i];
       absl::StrAppend(&text, CsvCell(cases[i].label));
@@ -411,13 +428,13 @@ class WhatIfCommand : public Command {
         absl::StrAppend(&text, ",", CsvCell(ValueOf(cases[i], path)));
       }
       if (o.ok()) {
-        absl::StrAppendFormat(&text, ",%d,%.3f,%.6f,%.6f,%.6f,%.6f,%d,%d,%d,",
-                              o.gpus, ToMicroseconds(o.step_time),
-                              o.samples_per_second(), o.bubble_ratio,
-                              o.epilogue_ratio, o.mfu, o.peak.count(),
-                              o.limit.count(), static_cast<int>(front[i]));
+        absl::StrAppendFormat(
+            &text, ",%d,%.3f,%.6f,%.6f,%.6f,%.6f,%d,%d,%d,%d,", o.gpus,
+            ToMicroseconds(o.step_time), o.samples_per_second(), o.bubble_ratio,
+            o.epilogue_ratio, o.mfu, o.peak.count(), o.limit.count(),
+            static_cast<int>(o.cuts_more), static_cast<int>(front[i]));
       } else {
-        absl::StrAppend(&text, ",,,,,,,,,,", CsvCell(o.error));
+        absl::StrAppend(&text, ",,,,,,,,,,,", CsvCell(o.error));
       }
       text += '\n';
     }
@@ -455,6 +472,7 @@ class WhatIfCommand : public Command {
       json.Key("mfu").Number(o.mfu);
       json.Key("peak_bytes").Count(o.peak);
       json.Key("limit_bytes").Count(o.limit);
+      json.Key("cuts_samples").Bool(o.cuts_more);
       json.Key("best").Bool(front[i]).EndObject();
     }
     return json.EndArray().EndObject().text() + "\n";

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -287,6 +289,32 @@ absl::StatusOr<PackedStep> PackStep(const JobSpec& job,
     }
   }
   return step;
+}
+
+bool CutsMore(const PackedStep& step, const JobSpec& than) {
+  // Keyed by sample of the input batch, which a step of several epochs may have
+  // twice.
+  std::map<SampleId, int64_t> pieces;
+  for (const SampleId s : step.piece_of.ids()) {
+    if (s.value() >= step.num_samples) ++pieces[step.piece_of[s]];
+  }
+  const LoadMeter meter(than);
+  for (const SampleId s : step.piece_of.ids()) {
+    if (s.value() >= step.num_samples) break;
+    const auto found = pieces.find(step.piece_of[s]);
+    if (found == pieces.end()) continue;
+    const SampleMetadata& sample = step.samples.samples[s];
+    int64_t wanted = 1;
+    if (!meter.Fits(meter.Of(sample))) {
+      const absl::StatusOr<std::vector<SampleMetadata>> cut =
+          CutSample(meter, than, sample);
+      // An error says that there would be more than kMaxPieces.
+      wanted = cut.ok() ? std::max<int64_t>(1, std::ssize(*cut)) : kMaxPieces;
+    }
+    found->second -= wanted;
+  }
+  return std::any_of(pieces.begin(), pieces.end(),
+                     [](const auto& more) { return more.second > 0; });
 }
 
 absl::StatusOr<Microbatches> SplitMicrobatches(const JobSpec& job,

@@ -61,6 +61,11 @@ absl::StatusOr<PackedStep> PackStep(const JobSpec& job,
                                     const BatchMetadata& batch,
                                     int64_t first_sample);
 
+// Returns whether a sample of the step is in more pieces than PackStep would
+// cut it into for the job `than`. Pieces of a sample do not attend to one
+// another, so steps that differ in this are steps of different trainings.
+bool CutsMore(const PackedStep& step, const JobSpec& than);
+
 // Returns the sub-microbatches of one replica of a packed step: the instances
 // of each module in a microbatch, in order, in ceil(N / B) even slices, with B
 // from the partition (DIP section 4.1), padded as training.shape_buckets say

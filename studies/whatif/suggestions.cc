@@ -80,11 +80,13 @@ absl::StatusOr<std::vector<Suggestion>> SuggestForJob(
   }
   PIPELOOM_ASSIGN_OR_RETURN(const std::vector<WhatIfOutcome> outcomes,
                             RunCases(input, cases, threads, "", context));
-  // The best change of each kind, among those with the same number of samples.
+  // The best change of each kind, among those with the same number of samples,
+  // as whole as in the job.
   std::map<std::string, Suggestion> best;
   for (size_t i = 0; i < cases.size(); ++i) {
     const WhatIfOutcome& o = outcomes[i];
-    if (!o.ok() || o.peak > o.limit || o.samples != now.samples) continue;
+    if (!o.ok() || o.peak > o.limit) continue;
+    if (o.samples != now.samples || o.cuts_more) continue;
     Suggestion& known = best[kinds[i]];
     const Duration gain = now.step_time - o.step_time;
     if (gain <= known.gain) continue;

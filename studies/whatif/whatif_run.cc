@@ -24,6 +24,7 @@
 #include "emulator/cost/shared_costs.h"
 #include "emulator/step/emulate_step.h"
 #include "formats/profile/profile_reader.h"
+#include "partition/batching/batch_split.h"
 #include "partition/graph/build_stage_graph.h"
 #include "planner/core/executor.h"
 #include "planner/lower/lower_plan.h"
@@ -35,7 +36,7 @@
 namespace pipeloom::studies {
 namespace {
 
-constexpr absl::string_view kJournalMark = "pipeloom-whatif-1";
+constexpr absl::string_view kJournalMark = "pipeloom-whatif-2";
 
 // Returns the profile that prices a device.
 absl::StatusOr<std::shared_ptr<const DeviceProfile>> ProfileOf(
@@ -192,6 +193,8 @@ absl::StatusOr<WhatIfOutcome> Run(const WhatIfInput& input,
       }
     }
     outcome.samples += planned.num_samples;
+    outcome.cuts_more =
+        outcome.cuts_more || partition::CutsMore(packed[s], input.base.job);
     steps.push_back(std::move(planned));
   }
   const StepMeans means = MeansOf(steps);
@@ -341,11 +344,11 @@ std::string JournalLine(const Fingerprint& key, const WhatIfOutcome& outcome) {
   const std::string error = absl::StrReplaceAll(
       outcome.error, {{"\\", "\\\\"}, {"\t", "\\t"}, {"\n", "\\n"}});
   const std::string body = absl::StrFormat(
-      "%s\t%016x%016x\t%d\t%d\t%.17g\t%.17g\t%.17g\t%d\t%d\t%d\t%d\t%s",
+      "%s\t%016x%016x\t%d\t%d\t%.17g\t%.17g\t%.17g\t%d\t%d\t%d\t%d\t%d\t%s",
       std::string(kJournalMark), key.high, key.low, outcome.step_time.count(),
       outcome.lower_bound.count(), outcome.bubble_ratio, outcome.epilogue_ratio,
       outcome.mfu, outcome.peak.count(), outcome.limit.count(), outcome.gpus,
-      outcome.samples, error);
+      outcome.samples, outcome.cuts_more ? 1 : 0, error);
   return absl::StrFormat("%s\t%016x\n", body,
                          FingerprintBuilder().Add(body).Build().low);
 }
@@ -360,7 +363,7 @@ bool ParseJournalLine(absl::string_view line, Fingerprint* key,
     return false;
   }
   const std::vector<absl::string_view> fields = absl::StrSplit(body, '\t');
-  if (fields.size() != 12 || fields[0] != kJournalMark ||
+  if (fields.size() != 13 || fields[0] != kJournalMark ||
       fields[1].size() != 32) {
     return false;
   }
@@ -375,7 +378,8 @@ bool ParseJournalLine(absl::string_view line, Fingerprint* key,
       !absl::SimpleAtoi(fields[7], &peak) ||
       !absl::SimpleAtoi(fields[8], &limit) ||
       !absl::SimpleAtoi(fields[9], &outcome->gpus) ||
-      !absl::SimpleAtoi(fields[10], &outcome->samples)) {
+      !absl::SimpleAtoi(fields[10], &outcome->samples) ||
+      !absl::SimpleAtob(fields[11], &outcome->cuts_more)) {
     return false;
   }
   outcome->step_time = Duration(step);
@@ -383,7 +387,7 @@ bool ParseJournalLine(absl::string_view line, Fingerprint* key,
   outcome->peak = Bytes(peak);
   outcome->limit = Bytes(limit);
   outcome->error = absl::StrReplaceAll(
-      fields[11], {{"\\\\", "\\"}, {"\\t", "\t"}, {"\\n", "\n"}});
+      fields[12], {{"\\\\", "\\"}, {"\\t", "\t"}, {"\\n", "\n"}});
   return true;
 }
 
@@ -405,7 +409,8 @@ absl::StatusOr<std::vector<WhatIfOutcome>> RunCases(
       }
       if (known.empty() && !text->empty()) {
         return absl::InvalidArgumentError(absl::StrCat(
-            journal, " is no journal of whatif; it is left as it is"));
+            journal,
+            " is no journal of this version of whatif; it is left as it is"));
       }
     } else if (!absl::IsNotFound(text.status())) {
       return text.status();
@@ -475,11 +480,11 @@ std::vector<bool> ParetoFront(const std::vector<WhatIfOutcome>& outcomes) {
   std::vector<bool> front(outcomes.size(), false);
   for (size_t i = 0; i < outcomes.size(); ++i) {
     const WhatIfOutcome& a = outcomes[i];
-    if (!a.ok()) continue;
+    if (!a.ok() || a.cuts_more) continue;
     front[i] = std::none_of(
         outcomes.begin(), outcomes.end(), [&](const WhatIfOutcome& b) {
-          return b.ok() && b.gpus <= a.gpus && b.step_time <= a.step_time &&
-                 b.peak <= a.peak &&
+          return b.ok() && !b.cuts_more && b.gpus <= a.gpus &&
+                 b.step_time <= a.step_time && b.peak <= a.peak &&
                  (b.gpus < a.gpus || b.step_time < a.step_time ||
                   b.peak < a.peak);
         });

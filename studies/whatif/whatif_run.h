@@ -33,6 +33,9 @@ struct WhatIfOutcome {
   Bytes limit{};
   int64_t gpus = 0;
   int64_t samples = 0;  // Number of samples of a step.
+  // Whether samples are cut into more pieces than in the job as it is: another
+  // training, whose times are not compared.
+  bool cuts_more = false;
   bool ok() const { return error.empty(); }
   double samples_per_second() const {
     return step_time > kZero

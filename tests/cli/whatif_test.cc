@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "cli/console/command.h"
 #include "cli/console/files.h"
@@ -329,6 +330,46 @@ TEST_F(WhatIfTest, EverySuggestionOfExplainGivesTheGainItShows) {
     EXPECT_GT(gain, 0);
     EXPECT_LE(gain, last);
     last = gain;
+  }
+}
+
+TEST_F(WhatIfTest, CuttingSamplesIsNoWayToBeFaster) {
+  std::string lines;
+  for (int i = 0; i < 40; ++i) lines += "{\"text_tokens\": 8192}\n";
+  ASSERT_THAT(WriteFileAtomically(Path("b.jsonl"), lines), IsOk());
+  const std::vector<std::string> job = {
+      "llama3-8b", "--batch",  Path("b.jsonl"), "--microbatches",
+      "4",         "--format", "json",          "--strategy",
+      "1f1b",      "--set",    "parallel.pp=4", "--evaluations",
+      "1"};
+  std::vector<std::string> ask = {"whatif", "--ask", "microbatches"};
+  ask.insert(ask.end(), job.begin(), job.end());
+  const Outcome asked = Pipeloom(ask);
+  ASSERT_EQ(asked.code, 0) << asked.err;
+  EXPECT_THAT(asked.err, HasSubstr("note: 2 of 5 configurations cut samples"));
+  const Json rows = Json::parse(asked.out)["configurations"];
+  int cut = 0;
+  for (const Json& row : rows) {
+    SCOPED_TRACE(row["label"].get<std::string>());
+    // A sample fills a microbatch of the job.
+    const bool cuts =
+        absl::StrContains(row["label"].get<std::string>(), "as many, 1/");
+    cut += cuts ? 1 : 0;
+    EXPECT_EQ(row["cuts_samples"], cuts);
+    if (cuts) {
+      EXPECT_EQ(row["best"], false);
+    }
+  }
+  EXPECT_EQ(cut, 2);
+  std::vector<std::string> explain = {"explain", "--suggestions", "20"};
+  explain.insert(explain.end(), job.begin(), job.end());
+  const Outcome explained = Pipeloom(explain);
+  ASSERT_EQ(explained.code, 0) << explained.err;
+  const Json suggestions = Json::parse(explained.out)["suggestions"];
+  ASSERT_GE(suggestions.size(), 1u);
+  for (const Json& suggestion : suggestions) {
+    EXPECT_THAT(suggestion["label"].get<std::string>(),
+                ::testing::Not(HasSubstr("times as many")));
   }
 }
 

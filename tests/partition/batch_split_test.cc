@@ -135,6 +135,30 @@ TEST(PackStepTest, CutsTextLongerThanAMicrobatch) {
   EXPECT_EQ(step.samples.samples[SampleId(5)].text_tokens, 50);
 }
 
+TEST(CutsMoreTest, OnlyAJobOfLongerMicrobatchesCutsLess) {
+  const JobSpec job = TinyJob(8, 1);
+  JobSpec halves = job;
+  halves.training.microbatch_tokens = 50;
+  JobSpec fifths = job;
+  fifths.training.microbatch_tokens = 20;
+  const BatchMetadata batch = TextBatch({30, 60, 250, 40});
+  ASSERT_OK_AND_ASSIGN(const PackedStep whole, PackStep(job, batch, 0));
+  ASSERT_OK_AND_ASSIGN(const PackedStep half, PackStep(halves, batch, 0));
+  EXPECT_FALSE(CutsMore(whole, job));
+  EXPECT_FALSE(CutsMore(whole, halves));
+  EXPECT_FALSE(CutsMore(half, halves));
+  EXPECT_FALSE(CutsMore(half, fifths));
+  EXPECT_TRUE(CutsMore(half, job)) << "60 tokens are cut, 250 into more";
+  // More steps of the same samples cut none of them into more.
+  ASSERT_OK_AND_ASSIGN(const PackedStep longer,
+                       PackStep(TinyJob(100, 1), batch, 0));
+  EXPECT_FALSE(CutsMore(longer, job));
+  // A sample that fits is in no pieces, however small the microbatches.
+  ASSERT_OK_AND_ASSIGN(const PackedStep fits,
+                       PackStep(halves, TextBatch({30, 40, 50}), 0));
+  EXPECT_FALSE(CutsMore(fits, job));
+}
+
 TEST(PackStepTest, ASampleThatNeedsMoreThanIsLeftBeginsTheNextStep) {
   const BatchMetadata batch = TextBatch({90, 250});
   ASSERT_OK_AND_ASSIGN(const PackedStep first,

@@ -81,6 +81,7 @@ TEST(JournalTest, ALineComesBackAndATornOneDoesNot) {
   outcome.peak = kGibibyte * 70;
   outcome.gpus = 32;
   outcome.samples = 555;
+  outcome.cuts_more = true;
   WhatIfOutcome failed;
   failed.error = "a\ttab, a\nline and a \\ in\\n it";
   for (const WhatIfOutcome& o : {outcome, failed}) {
@@ -119,6 +120,14 @@ TEST(ParetoFrontTest, KeepsWhatNothingBeats) {
   outcomes[4].error = "does not run";
   EXPECT_EQ(ParetoFront(outcomes),
             (std::vector<bool>{true, true, false, true, false}));
+}
+
+TEST(ParetoFrontTest, AnotherTrainingNeitherBeatsNorIsBest) {
+  std::vector<WhatIfOutcome> outcomes(2);
+  outcomes[0].step_time = Milliseconds(10);
+  outcomes[1].step_time = Milliseconds(5);
+  outcomes[1].cuts_more = true;
+  EXPECT_EQ(ParetoFront(outcomes), (std::vector<bool>{true, false}));
 }
 
 }  // namespace

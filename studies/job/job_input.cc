@@ -210,9 +210,10 @@ void NoteLongSamples(const JobInput& input,
   if (split.first < 0) return;
   context.Warn(absl::StrFormat(
       "note: step %d has %d samples longer than a microbatch "
-      "(training.microbatch_tokens is %d): those of several images, clips or "
-      "recordings are cut, others are longer microbatches of their own; cut "
-      "them in the data, or raise the limits of training",
+      "(training.microbatch_tokens is %d): they are cut into pieces that do "
+      "not attend to one another; an image, clip or recording as long is a "
+      "longer microbatch of its own; cut them in the data, or raise the limits "
+      "of training",
       split.first, split.first_count, input.job.training.microbatch_tokens));
   if (split.others == 0) return;
   context.Warn(absl::StrFormat(

@@ -165,6 +165,22 @@ absl::StatusOr<JobSpec> ReadJob(const std::string& job, const JobFlags& flags) {
                                  ": ", changed.status().message()));
 }
 
+namespace {
+
+// Returns the job, its batch and its changes as arguments of a command.
+absl::StatusOr<std::string> ArgumentsOf(const std::string& job,
+                                        const JobFlags& flags) {
+  PIPELOOM_ASSIGN_OR_RETURN(const std::vector<formats::JobOverride> changes,
+                            ChangesOf(flags));
+  std::string text = absl::StrCat(job, " --batch ", flags.batch);
+  for (const formats::JobOverride& change : changes) {
+    absl::StrAppend(&text, " --set '", change.path, "=", change.value, "'");
+  }
+  return text;
+}
+
+}  // namespace
+
 absl::StatusOr<studies::JobInput> ReadJobInput(const std::string& job,
                                                const JobFlags& flags,
                                                const Context& context) {
@@ -190,6 +206,7 @@ absl::StatusOr<studies::JobInput> ReadJobInput(const std::string& job,
   PIPELOOM_ASSIGN_OR_RETURN(
       studies::JobInput input,
       studies::MakeJobInput(std::move(spec), options, study));
+  PIPELOOM_ASSIGN_OR_RETURN(input.arguments, ArgumentsOf(job, flags));
   if (flags.replicas > input.replicas) {
     return UsageError(absl::StrFormat("--replicas %d: job %s has %d",
                                       flags.replicas, input.job.name,

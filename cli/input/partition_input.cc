@@ -101,7 +101,7 @@ void HintAtLayout(const studies::JobInput& input,
       "of %s; `pipeloom partition %s --layouts` searches layouts",
       LayoutWords(found->job.parallel, found->job.module_parallelism),
       found->job.training.microbatches, FormatDuration(found->found.step_time),
-      FormatDuration(found->own_time), job.name));
+      FormatDuration(found->own_time), input.arguments));
 }
 
 // Returns the partition of an earlier search, else searches and keeps it.

@@ -66,6 +66,9 @@ planner::SearchBudget StartBudget(const SearchSettings& settings,
 
 struct JobInput {
   JobSpec job{};
+  // The job, its batch and its changes as arguments of a command; empty if it
+  // is not of a command line.
+  std::string arguments{};
   std::string batch_name{};
   BatchMetadata batch{};
   int32_t replicas = 1;  // Number of the job's replicas that are planned.

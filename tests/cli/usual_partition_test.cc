@@ -274,7 +274,12 @@ TEST_F(UsualPartitionTest, AMuchFasterLayoutIsNamedWithItsCommand) {
   const Outcome plan = Pipeloom(Small("plan", slow));
   ASSERT_EQ(plan.code, 0) << plan.err;
   EXPECT_THAT(plan.err, HasSubstr("note: at a first look tp 1 "));
-  EXPECT_THAT(plan.err, HasSubstr("`pipeloom partition llama3-8b --layouts`"));
+  // With the job as it was given, so that the command searches for this job.
+  EXPECT_THAT(plan.err,
+              HasSubstr("`pipeloom partition llama3-8b --batch text "
+                        "--set 'parallel.tp=2' --set 'parallel.dp=1' --set "
+                        "'cluster.intra_node.bandwidth_bytes_per_second=2e9' "
+                        "--set 'training.microbatches=6' --layouts`"));
   // Told once, with the search.
   const Outcome again = Pipeloom(Small("plan", slow));
   EXPECT_THAT(again.err, Not(HasSubstr("first look")));

@@ -127,7 +127,7 @@ class EmulateCommand : public Command {
       return PrintBacktest(against_, context);
     }
     std::vector<std::string> args = arguments;
-    PIPELOOM_RETURN_IF_ERROR(SettlePlanFile(&source_, &args));
+    PIPELOOM_RETURN_IF_ERROR(SettlePlanFile(&source_, &args, {"seed"}));
     PIPELOOM_ASSIGN_OR_RETURN(const SourcedPlan sourced,
                               GetPlan(source_, args, context));
     PIPELOOM_ASSIGN_OR_RETURN(const emulator::EmulateOptions options,

@@ -148,7 +148,7 @@ class RunCommand : public Command {
     if (device_ == "torch" && (!trace_.empty() || !report_.empty())) {
       return UsageError("--trace and --report are for --device synthetic");
     }
-    PIPELOOM_RETURN_IF_ERROR(SettlePlanFile(&source_, &args));
+    PIPELOOM_RETURN_IF_ERROR(SettlePlanFile(&source_, &args, {"learned"}));
     if (device_ == "torch") {
       return RunTorch({.flags = torch_,
                        .source = source_,

@@ -3,6 +3,7 @@
 #include <memory>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "cli/console/file_kind.h"
@@ -42,8 +43,8 @@ absl::StatusOr<bool> IsPlanFile(const std::string& argument,
       "; if it is a JOB, --batch is missing: a file or the name of a batch"));
 }
 
-absl::Status SettlePlanFile(PlanSource* source,
-                            std::vector<std::string>* args) {
+absl::Status SettlePlanFile(PlanSource* source, std::vector<std::string>* args,
+                            absl::Span<const absl::string_view> used) {
   if (source->plan_file.empty() == args->empty()) {
     return UsageError("give either PLAN or JOB --batch FILE");
   }
@@ -56,10 +57,13 @@ absl::Status SettlePlanFile(PlanSource* source,
     source->plan_file = name;
     args->clear();
   }
-  std::string given = PlanningFlagsGiven(*source);
-  if (!source->attention_density.empty()) {
-    absl::StrAppend(&given, given.empty() ? "" : ", ", "--attention-density");
-  }
+  std::string given = PlanningFlagsGiven(*source, used);
+  const auto add = [&](absl::string_view name, bool is_given) {
+    if (!is_given || absl::c_linear_search(used, name)) return;
+    absl::StrAppend(&given, given.empty() ? "--" : ", --", name);
+  };
+  add("learned", !source->learned.empty());
+  add("attention-density", !source->attention_density.empty());
   if (given.empty()) return absl::OkStatus();
   return UsageError(absl::StrCat("a plan takes no ", given, ": ",
                                  source->plan_file,

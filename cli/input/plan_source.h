@@ -52,8 +52,10 @@ absl::StatusOr<bool> IsPlanFile(const std::string& argument,
 
 // Moves the argument PLAN into `source->plan_file`. A UsageError unless exactly
 // one of PLAN and JOB --batch FILE is given, or if a plan comes with options
-// that are for a JOB.
-absl::Status SettlePlanFile(PlanSource* source, std::vector<std::string>* args);
+// that are for a JOB. `used`: those that mean something for a plan, too, in
+// this command, such as "seed".
+absl::Status SettlePlanFile(PlanSource* source, std::vector<std::string>* args,
+                            absl::Span<const absl::string_view> used);
 
 // Returns the plan of the file, or the first step of JOB --batch FILE for the
 // slowest replica. REQUIRES: SettlePlanFile() was called.

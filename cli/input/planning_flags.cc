@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
@@ -92,19 +93,32 @@ void AppendPlanningFlags(PlanningFlags* values, bool with_steps,
   AppendSearchFlags(&values->search, flags);
 }
 
-std::string PlanningFlagsGiven(const PlanningFlags& flags) {
-  std::vector<absl::string_view> given;
+std::string PlanningFlagsGiven(const PlanningFlags& flags,
+                               absl::Span<const absl::string_view> used) {
+  std::vector<std::string> given;
+  const auto add = [&](absl::string_view name, bool is_given) {
+    if (is_given && !absl::c_linear_search(used, name)) {
+      given.push_back(absl::StrCat("--", name));
+    }
+  };
   const JobFlags& job = flags.job;
-  if (!job.batch.empty()) given.emplace_back("--batch");
-  if (!job.sets.values.empty()) given.emplace_back("--set");
-  if (job.replicas > 0) given.emplace_back("--replicas");
-  if (job.microbatches) given.emplace_back("--microbatches");
-  if (job.memory_limit) given.emplace_back("--memory-limit");
-  if (job.reserve_share) given.emplace_back("--reserve");
-  if (job.assignment) given.emplace_back("--assignment");
-  if (job.shuffle) given.emplace_back("--shuffle");
-  if (flags.strategy) given.emplace_back("--strategy");
-  if (!flags.partition.source.empty()) given.emplace_back("--partition");
+  const studies::SearchOptions& search = flags.search;
+  add("batch", !job.batch.empty());
+  add("set", !job.sets.values.empty());
+  add("replicas", job.replicas > 0);
+  add("microbatches", job.microbatches.has_value());
+  add("memory-limit", job.memory_limit.has_value());
+  add("reserve", job.reserve_share.has_value());
+  add("costs", job.costs != JobFlags().costs);
+  add("assignment", job.assignment.has_value());
+  add("shuffle", job.shuffle.has_value());
+  add("strategy", flags.strategy.has_value());
+  add("partition", !flags.partition.source.empty());
+  add("deadline", search.deadline.has_value());
+  add("evaluations", search.evaluations.has_value());
+  add("seed", search.seed.has_value());
+  add("threads", search.threads > 0);
+  add("workers", search.workers.has_value());
   return absl::StrJoin(given, ", ");
 }
 

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "cli/console/command.h"
 #include "cli/input/job_input.h"
 #include "cli/input/partition_input.h"
@@ -32,8 +34,10 @@ Flag StrategyFlag(FlagTarget target, const char* help);
 Flag StrategiesFlag(std::vector<std::string>* values, const char* help);
 
 // Returns the options that are given and mean nothing for a plan, such as
-// "--set, --partition"; empty if there are none.
-std::string PlanningFlagsGiven(const PlanningFlags& flags);
+// "--set, --partition"; empty if there are none. `used`: those that mean
+// something for a plan in this command, such as "seed".
+std::string PlanningFlagsGiven(const PlanningFlags& flags,
+                               absl::Span<const absl::string_view> used = {});
 
 // Reads the job and its batch, in the layout of --partition FILE if it has one.
 absl::StatusOr<studies::JobInput> ReadPlannedJob(const std::string& job,

@@ -330,6 +330,15 @@ TEST_F(OptionsTest, APlanTakesNoOptionsOfAJob) {
     EXPECT_THAT(set.err,
                 AllOf(HasSubstr("a plan takes no --set, --strategy"),
                       HasSubstr("plan.pb"), HasSubstr("JOB --batch FILE")));
+    for (const Args& option :
+         {Args{"--costs", "roofline"}, Args{"--deadline", "1s"},
+          Args{"--evaluations", "5"}, Args{"--threads", "1"},
+          Args{"--workers", "3"}}) {
+      const Outcome search = Pipeloom(Args{command, Plan()} + option);
+      EXPECT_EQ(search.code, 2);
+      EXPECT_THAT(search.err,
+                  HasSubstr(absl::StrCat("a plan takes no ", option[0], ": ")));
+    }
     const Outcome job = Pipeloom({command, "dip-vlm-s"});
     EXPECT_EQ(job.code, 2);
     EXPECT_THAT(job.err, HasSubstr("--batch is missing"));
@@ -338,6 +347,25 @@ TEST_F(OptionsTest, APlanTakesNoOptionsOfAJob) {
     EXPECT_EQ(file.code, 2);
     EXPECT_THAT(file.err, AllOf(HasSubstr("--batch is missing"),
                                 HasSubstr("j.json is a job")));
+  }
+}
+
+TEST_F(OptionsTest, APlanTakesTheOptionsThatItsCommandUses) {
+  // Draws of jitter have a seed; factors of a run are on top of those learned.
+  const Outcome drawn = Pipeloom(
+      {"emulate", Plan(), "--jitter", "0.1", "--samples", "4", "--seed", "3"});
+  EXPECT_EQ(drawn.code, 0) << drawn.err;
+  const Outcome learned =
+      Pipeloom({"emulate", Plan(), "--learned", "/nonexistent"});
+  EXPECT_EQ(learned.code, 2);
+  EXPECT_THAT(learned.err, HasSubstr("a plan takes no --learned: "));
+  const Outcome run = Pipeloom({"run", Plan(), "--learned", "/nonexistent"});
+  EXPECT_EQ(run.code, 1);
+  EXPECT_THAT(run.err, HasSubstr("/nonexistent"));
+  for (const std::string command : {"run", "explain"}) {
+    const Outcome seed = Pipeloom({command, Plan(), "--seed", "3"});
+    EXPECT_EQ(seed.code, 2);
+    EXPECT_THAT(seed.err, HasSubstr("a plan takes no --seed: "));
   }
 }
 

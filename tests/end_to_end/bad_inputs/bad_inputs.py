@@ -24,7 +24,7 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent.parent
 TABLE = HERE / "table.json"
-# Commands that search get few evaluations.
+# Commands that search get few evaluations, unless they are given a plan.
 SEARCHING = ("plan", "compare", "emulate", "whatif", "explain")
 LONGEST_MESSAGE = 400
 HINT = "` lists the options"
@@ -113,8 +113,8 @@ def answer(row, folder, pipeloom, native, environment):
     else:
         line = row["command"]
         command = [pipeloom, *line.split()]
-        if (line.startswith(SEARCHING) and "--evaluations" not in line
-                and "--deadline" not in line):
+        if (line.startswith(SEARCHING) and "--batch" in line
+                and "--evaluations" not in line and "--deadline" not in line):
             command += ["--evaluations", "20"]
     done = subprocess.run(command, cwd=folder, env=environment, text=True,
                           capture_output=True, timeout=300)

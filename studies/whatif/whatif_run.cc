@@ -26,6 +26,7 @@
 #include "formats/profile/profile_reader.h"
 #include "partition/batching/batch_split.h"
 #include "partition/graph/build_stage_graph.h"
+#include "planner/bounds/plan_bound.h"
 #include "planner/core/executor.h"
 #include "planner/lower/lower_plan.h"
 #include "planner/strategies/registry.h"
@@ -69,13 +70,26 @@ absl::StatusOr<std::shared_ptr<const DeviceProfile>> ProfileOf(
   return known->profiles[key] = result;
 }
 
-// Emulates the plan's step with one slower rank, with the same programs or new
+// Returns `result` with another plan of its step and the trace of that.
+planner::PlanResult With(ExecutionPlan plan, StepTrace trace,
+                         const planner::PlanResult& result) {
+  planner::PlanResult changed = result;
+  changed.plan.graph = std::move(plan.graph);
+  changed.plan.programs = std::move(plan.programs);
+  changed.predicted = std::move(trace);
+  const planner::NamedBound bound =
+      planner::PlanBound(changed.plan.graph, /*memory=*/nullptr);
+  changed.lower_bound = Nanoseconds(bound.time);
+  changed.bound_source = bound.source;
+  return changed;
+}
+
+// Returns the plan's step with one slower rank, with the same programs or new
 // ones.
-absl::StatusOr<StepTrace> WithSlowRank(const WhatIfCase& what,
-                                       const planner::PlanResult& result,
-                                       const planner::PreparedJob& prepared,
-                                       const SearchSettings& settings,
-                                       const StudyContext& context) {
+absl::StatusOr<planner::PlanResult> WithSlowRank(
+    const WhatIfCase& what, const planner::PlanResult& result,
+    const planner::PreparedJob& prepared, const SearchSettings& settings,
+    const StudyContext& context) {
   const StageGraph& graph = result.plan.graph;
   IdVector<TaskId, Task> tasks = graph.tasks();
   for (Task& task : tasks) {
@@ -90,29 +104,31 @@ absl::StatusOr<StepTrace> WithSlowRank(const WhatIfCase& what,
   ExecutionPlan plan = result.plan;
   plan.graph = slower;
   PIPELOOM_ASSIGN_OR_RETURN(StepTrace trace, emulator::EmulateStep(plan));
-  if (!what.replan) return trace;
+  if (!what.replan) return With(std::move(plan), std::move(trace), result);
   PIPELOOM_ASSIGN_OR_RETURN(
       const planner::SearchResult found,
       prepared.strategy->MakeSchedule(slower, prepared.partition, settings.seed,
                                       StartBudget(settings, context.stop)));
-  PIPELOOM_ASSIGN_OR_RETURN(const ExecutionPlan anew,
+  PIPELOOM_ASSIGN_OR_RETURN(ExecutionPlan anew,
                             planner::LowerPlan(slower, found.schedule));
   PIPELOOM_ASSIGN_OR_RETURN(StepTrace other, emulator::EmulateStep(anew));
   // The search does not see buffers of received tensors, so its order is used
   // only if these fit, too.
+  bool fits = true;
   const IdVector<RankId, MemoryPeak> peaks = MemoryPeaks(other);
   for (const RankId r : peaks.ids()) {
     const Bytes limit = slower.rank(r).memory.limit;
-    if (limit > Bytes(0) && peaks[r].total > limit) return trace;
+    fits = fits && (limit <= Bytes(0) || peaks[r].total <= limit);
   }
-  return other.finish < trace.finish ? other : trace;
+  return fits && other.finish < trace.finish
+             ? With(std::move(anew), std::move(other), result)
+             : With(std::move(plan), std::move(trace), result);
 }
 
-// Emulates the step with every stage recomputed, whether needed or not.
-absl::StatusOr<StepTrace> Recomputed(const planner::PlanResult& result,
-                                     const planner::PreparedJob& prepared,
-                                     const SearchSettings& settings,
-                                     const StudyContext& context) {
+// Returns the step with every stage recomputed, whether needed or not.
+absl::StatusOr<planner::PlanResult> Recomputed(
+    const planner::PlanResult& result, const planner::PreparedJob& prepared,
+    const SearchSettings& settings, const StudyContext& context) {
   partition::GraphOptions options;
   options.split_backward = prepared.strategy->split_backward();
   options.memory = PolicyByStage(AllRecomputed(prepared.partition),
@@ -125,9 +141,10 @@ absl::StatusOr<StepTrace> Recomputed(const planner::PlanResult& result,
                             prepared.strategy->MakeSchedule(
                                 built.graph, prepared.partition, settings.seed,
                                 StartBudget(settings, context.stop)));
-  PIPELOOM_ASSIGN_OR_RETURN(const ExecutionPlan plan,
+  PIPELOOM_ASSIGN_OR_RETURN(ExecutionPlan plan,
                             planner::LowerPlan(built.graph, found.schedule));
-  return emulator::EmulateStep(plan);
+  PIPELOOM_ASSIGN_OR_RETURN(StepTrace trace, emulator::EmulateStep(plan));
+  return With(std::move(plan), std::move(trace), result);
 }
 
 absl::StatusOr<WhatIfOutcome> Run(const WhatIfInput& input,
@@ -184,12 +201,12 @@ absl::StatusOr<WhatIfOutcome> Run(const WhatIfInput& input,
                      settings, quiet.stop, /*progress=*/{}));
     if (what.slow_rank >= 0 || what.recompute_all) {
       for (planner::PlanResult& replica : planned.replicas) {
-        absl::StatusOr<StepTrace> trace =
+        absl::StatusOr<planner::PlanResult> changed =
             what.recompute_all
                 ? Recomputed(replica, prepared, settings, quiet)
                 : WithSlowRank(what, replica, prepared, settings, quiet);
-        if (!trace.ok()) return trace.status();
-        replica.predicted = *std::move(trace);
+        if (!changed.ok()) return changed.status();
+        replica = *std::move(changed);
       }
     }
     outcome.samples += planned.num_samples;

@@ -300,6 +300,43 @@ TEST_F(WhatIfTest, ASlowRankIsNoFasterAndPlanningForItNoWorse) {
   }
 }
 
+TEST_F(WhatIfTest, TheBubbleIsThatOfTheChangedTimes) {
+  const Outcome outcome = Pipeloom(
+      {"whatif", "llama3-8b", "--batch", "text", "--strategy", "1f1b",
+       "--evaluations", "1", "--replicas", "1", "--microbatches", "6", "--set",
+       "parallel.pp=4", "--ask", "recompute,slow-rank", "--format", "json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json rows = Json::parse(outcome.out)["configurations"];
+  ASSERT_EQ(rows.size(), 4u + 8u);
+  // The time that ranks compute, on average.
+  const auto work = [](const Json& row) {
+    return row["step_time_us"].get<double>() *
+           (1 - row["bubble_ratio"].get<double>() -
+            row["epilogue_ratio"].get<double>());
+  };
+  const auto bound = [](const Json& row) {
+    return row["lower_bound_us"].get<double>();
+  };
+  for (const Json& row : rows) {
+    EXPECT_LE(bound(row), row["step_time_us"].get<double>()) << row;
+  }
+  // Everything recomputed: another forward.
+  EXPECT_GT(work(rows[2]), 1.25 * work(rows[0]));
+  EXPECT_LT(work(rows[2]), 1.4 * work(rows[0]));
+  EXPECT_GT(bound(rows[2]), 1.2 * bound(rows[0]));
+  // Each rank 20 % slower in turn, with the same plan and a new one.
+  for (const size_t first : {4, 5}) {
+    double more = 0;
+    double highest = 0;
+    for (size_t i = first; i < rows.size(); i += 2) {
+      more += work(rows[i]) - work(rows[0]);
+      highest = std::max(highest, bound(rows[i]));
+    }
+    EXPECT_NEAR(more, 0.2 * work(rows[0]), 1e-4 * work(rows[0]));
+    EXPECT_GT(highest, 1.01 * bound(rows[0]));
+  }
+}
+
 TEST_F(WhatIfTest, EverySuggestionOfExplainGivesTheGainItShows) {
   const std::vector<std::string> job = {
       "dip-vlm-s",     "--batch", "image_text", "--schedule", "1f1b",

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -153,7 +154,10 @@ class WhatIfCommand : public Command {
           studies::BucketChoices(input, base, StudyContextOf(context)));
     }
     for (const std::string& question : questions_) {
-      for (studies::WhatIfCase c : studies::CasesOf(question, job, given)) {
+      std::vector<studies::WhatIfCase> asked =
+          studies::CasesOf(question, job, given);
+      if (asked.empty()) NoteNothingToTry(question, job, context);
+      for (studies::WhatIfCase& c : asked) {
         c.changes.insert(c.changes.begin(), base.begin(), base.end());
         cases.push_back(std::move(c));
       }
@@ -179,7 +183,7 @@ class WhatIfCommand : public Command {
           outcomes, studies::RunCases(input, cases, threads, journal_,
                                       StudyContextOf(context)));
     }
-    NoteUncompared(outcomes, context);
+    NoteComparison(outcomes, context);
     const std::string json = Json(job.name, cases, outcomes);
     if (!json_.empty()) {
       PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(json_, json));
@@ -269,10 +273,38 @@ class WhatIfCommand : public Command {
     return given;
   }
 
-  // Prints a note on configurations that are not compared with the others.
-  static void NoteUncompared(
+  // Prints a note on a question without a configuration.
+  static void NoteNothingToTry(const std::string& question, const JobSpec& job,
+                               const Context& context) {
+    if (question == "domains" || question == "compress") return;
+    context.warn(absl::StrCat(
+        "note: --ask ", question, " has nothing to try for this job",
+        question == "layout"
+            ? absl::StrCat(": DP must divide the ",
+                           int64_t{job.training.microbatches} * job.parallel.dp,
+                           " microbatches of a step")
+            : ""));
+  }
+
+  // Returns whether steps have different numbers of samples.
+  static bool SamplesDiffer(
+      const std::vector<studies::WhatIfOutcome>& outcomes) {
+    std::set<int64_t> samples;
+    for (const studies::WhatIfOutcome& o : outcomes) {
+      if (o.ok()) samples.insert(o.samples);
+    }
+    return samples.size() > 1;
+  }
+
+  // Prints notes on how configurations are compared.
+  static void NoteComparison(
       const std::vector<studies::WhatIfOutcome>& outcomes,
       const Context& context) {
+    if (SamplesDiffer(outcomes)) {
+      context.warn(
+          "note: not all configurations take as many samples a step: they are "
+          "compared by the time of a sample");
+    }
     const auto cut = std::count_if(
         outcomes.begin(), outcomes.end(),
         [](const studies::WhatIfOutcome& o) { return o.ok() && o.cuts_more; });
@@ -294,8 +326,8 @@ class WhatIfCommand : public Command {
             FormatDuration(o.step_time),
             first.ok() && first.step_time > kZero && !o.cuts_more
                 ? absl::StrFormat("%+.1f %%",
-                                  100 * (ToSeconds(o.step_time) /
-                                             ToSeconds(first.step_time) -
+                                  100 * (o.seconds_per_sample() /
+                                             first.seconds_per_sample() -
                                          1))
                 : "-",
             absl::StrFormat("%.2f", o.samples_per_second()),
@@ -335,15 +367,15 @@ class WhatIfCommand : public Command {
         if (front[i]) order.push_back(i);
       }
       std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-        return std::pair(outcomes[a].gpus, outcomes[a].step_time) <
-               std::pair(outcomes[b].gpus, outcomes[b].step_time);
+        return std::pair(outcomes[a].gpus, outcomes[a].seconds_per_sample()) <
+               std::pair(outcomes[b].gpus, outcomes[b].seconds_per_sample());
       });
       for (size_t k = 0; k < std::min(order.size(), kMaxRows); ++k) {
         best.AddRow(
             Row(cases[order[k]], outcomes[order[k]], outcomes[0], true));
       }
       tables.push_back(
-          {"Best: none is better in GPUs, step time and memory together",
+          {"Best: none is better in GPUs, time of a sample and memory together",
            best});
     }
     if (Asked("graphs")) {
@@ -487,25 +519,28 @@ class WhatIfCommand : public Command {
     report.title = absl::StrCat("What if: ", job.name);
     report.subtitle = absl::StrCat(cases.size(), " configurations");
     report.command = context.command_line;
-    Report::Scatter gpus{"Step time and GPUs", "GPUs", "step time, s", {}};
-    Report::Scatter memory{"Step time and memory",
-                           "peak memory of a GPU, GiB",
-                           "step time, s",
-                           {}};
+    const bool by_sample = SamplesDiffer(outcomes);
+    const std::string time = by_sample ? "time of a sample, s" : "step time, s";
+    Report::Scatter gpus{"Time and GPUs", "GPUs", time, {}};
+    Report::Scatter memory{
+        "Time and memory", "peak memory of a GPU, GiB", time, {}};
     const auto best = [&](size_t i, auto value) {
-      return std::none_of(outcomes.begin(), outcomes.end(),
-                          [&](const studies::WhatIfOutcome& o) {
-                            const auto mine = std::pair(value(outcomes[i]),
-                                                        outcomes[i].step_time);
-                            const auto its = std::pair(value(o), o.step_time);
-                            return o.ok() && its.first <= mine.first &&
-                                   its.second <= mine.second && its != mine;
-                          });
+      if (outcomes[i].cuts_more) return false;
+      return std::none_of(
+          outcomes.begin(), outcomes.end(),
+          [&](const studies::WhatIfOutcome& o) {
+            const auto mine =
+                std::pair(value(outcomes[i]), outcomes[i].seconds_per_sample());
+            const auto its = std::pair(value(o), o.seconds_per_sample());
+            return o.ok() && !o.cuts_more && its.first <= mine.first &&
+                   its.second <= mine.second && its != mine;
+          });
     };
     for (size_t i = 0; i < cases.size(); ++i) {
       const studies::WhatIfOutcome& o = outcomes[i];
       if (!o.ok()) continue;
-      const double seconds = ToSeconds(o.step_time);
+      const double seconds =
+          by_sample ? o.seconds_per_sample() : ToSeconds(o.step_time);
       const double gib = static_cast<double>(o.peak.count()) / (1 << 30);
       const std::string label = absl::StrFormat(
           "%s: %s, %d GPUs, %s", cases[i].label, FormatDuration(o.step_time),

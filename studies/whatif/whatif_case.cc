@@ -46,15 +46,19 @@ WhatIfCase Case(std::string label, std::vector<formats::JobOverride> changes) {
 
 std::string Int(int64_t value) { return absl::StrCat(value); }
 
+// Returns the microbatches of a step, of all replicas.
+int64_t StepMicrobatches(const JobSpec& job) {
+  return int64_t{job.training.microbatches} * job.parallel.dp;
+}
+
+// REQUIRES: dp divides the step's microbatches. It has as many as before.
 std::vector<formats::JobOverride> LayoutChanges(const JobSpec& job, int tp,
                                                 int cp, int pp, int dp) {
-  // The number of samples of a step stays the same.
-  const int64_t total = int64_t{job.training.microbatches} * job.parallel.dp;
   std::vector<formats::JobOverride> changes = {
       {"parallel.tp", Int(tp)},
       {"parallel.pp", Int(pp)},
       {"parallel.dp", Int(dp)},
-      {"training.microbatches", Int(std::max<int64_t>(1, total / dp))}};
+      {"training.microbatches", Int(StepMicrobatches(job) / dp)}};
   if (cp != job.parallel.cp) changes.push_back({"parallel.cp", Int(cp)});
   // Experts take no more GPUs than the new layout has for them.
   ParallelLayout next = job.parallel;
@@ -94,14 +98,13 @@ std::vector<WhatIfCase> Layouts(const JobSpec& job, int64_t gpus) {
   std::vector<WhatIfCase> cases;
   const bool is_own = gpus == 0 || gpus == job.parallel.num_gpus();
   if (gpus == 0) gpus = job.parallel.num_gpus();
-  const int64_t total = int64_t{job.training.microbatches} * job.parallel.dp;
   for (const int cp : {1, 2, 4}) {
     for (int tp = 1; tp <= std::min(8, job.cluster.gpus_per_node); tp *= 2) {
-      for (int pp = 1; pp <= 16; pp *= 2) {
+      for (int pp = 1; pp <= 16; ++pp) {
         const int64_t part = int64_t{1} * tp * cp * pp;
         if (gpus % part != 0) continue;
         const int64_t dp = gpus / part;
-        if (dp > total) continue;
+        if (StepMicrobatches(job) % dp != 0) continue;
         const ParallelLayout& now = job.parallel;
         if (is_own && tp == now.tp && cp == now.cp && pp == now.pp) continue;
         // Only layouts near the job's: a factor of 8 away at most.
@@ -159,7 +162,7 @@ std::vector<WhatIfCase> Fits(const JobSpec& job) {
 std::vector<WhatIfCase> Affordable(const JobSpec& job,
                                    const WhatIfGiven& given) {
   std::vector<WhatIfCase> cases;
-  const int64_t total = int64_t{job.training.microbatches} * job.parallel.dp;
+  const int64_t total = StepMicrobatches(job);
   const int64_t replica = job.parallel.num_gpus() / job.parallel.dp;
   for (const auto& [name, price] : given.prices) {
     const auto paid = static_cast<int64_t>(
@@ -186,11 +189,12 @@ std::vector<WhatIfCase> Affordable(const JobSpec& job,
 // half and twice this depth.
 std::vector<WhatIfCase> Scales(const JobSpec& job) {
   std::vector<WhatIfCase> cases;
-  const int64_t total = int64_t{job.training.microbatches} * job.parallel.dp;
+  const int64_t total = StepMicrobatches(job);
   for (const int pp :
        {job.parallel.pp / 2, job.parallel.pp, job.parallel.pp * 2}) {
     if (pp < 1) continue;
     for (int dp = 1; dp <= std::min<int64_t>(total, 64); dp *= 2) {
+      if (total % dp != 0) continue;
       if (dp == job.parallel.dp && pp == job.parallel.pp) continue;
       WhatIfCase c = LayoutCase(
           absl::StrFormat("%d GPUs: PP %d, DP %d",

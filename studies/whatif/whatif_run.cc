@@ -500,10 +500,11 @@ std::vector<bool> ParetoFront(const std::vector<WhatIfOutcome>& outcomes) {
     if (!a.ok() || a.cuts_more) continue;
     front[i] = std::none_of(
         outcomes.begin(), outcomes.end(), [&](const WhatIfOutcome& b) {
-          return b.ok() && !b.cuts_more && b.gpus <= a.gpus &&
-                 b.step_time <= a.step_time && b.peak <= a.peak &&
-                 (b.gpus < a.gpus || b.step_time < a.step_time ||
-                  b.peak < a.peak);
+          const double mine = a.seconds_per_sample();
+          const double its = b.seconds_per_sample();
+          return b.ok() && !b.cuts_more && b.gpus <= a.gpus && its <= mine &&
+                 b.peak <= a.peak &&
+                 (b.gpus < a.gpus || its < mine || b.peak < a.peak);
         });
   }
   return front;
@@ -516,9 +517,12 @@ std::map<int64_t, const WhatIfOutcome*> BestByGpus(
   for (size_t i = 0; i < outcomes.size(); ++i) {
     const WhatIfOutcome& o = outcomes[i];
     if (i > 0 && !cases[i].scales) continue;
-    if (!o.ok() || o.peak > o.limit) continue;
+    if (!o.ok() || o.cuts_more || o.peak > o.limit) continue;
     const WhatIfOutcome*& known = best[o.gpus];
-    if (known == nullptr || o.step_time < known->step_time) known = &o;
+    if (known == nullptr ||
+        o.seconds_per_sample() < known->seconds_per_sample()) {
+      known = &o;
+    }
   }
   return best;
 }

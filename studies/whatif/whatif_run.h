@@ -3,6 +3,7 @@
 #ifndef PIPELOOM_STUDIES_WHATIF_WHATIF_RUN_H_
 #define PIPELOOM_STUDIES_WHATIF_WHATIF_RUN_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -37,6 +38,12 @@ struct WhatIfOutcome {
   // training, whose times are not compared.
   bool cuts_more = false;
   bool ok() const { return error.empty(); }
+  // Configurations are compared by the time of a sample, as their steps may
+  // have different numbers of samples.
+  double seconds_per_sample() const {
+    return ToSeconds(step_time) /
+           static_cast<double>(std::max<int64_t>(1, samples));
+  }
   double samples_per_second() const {
     return step_time > kZero
                ? static_cast<double>(samples) / ToSeconds(step_time)
@@ -109,11 +116,12 @@ bool ParseJournalLine(absl::string_view line, Fingerprint* key,
                       WhatIfOutcome* outcome);
 
 // Returns, indexed by case, whether it is on the Pareto front: no other case is
-// at least as good in GPUs, step time and peak memory and better in one of
-// them. Cases that cannot run are never on it.
+// at least as good in GPUs, time of a sample and peak memory and better in one
+// of them. Cases that cannot run or cut more are never on it.
 std::vector<bool> ParetoFront(const std::vector<WhatIfOutcome>& outcomes);
 
-// Returns the best configuration that fits for each number of GPUs, which a
+// Returns the configuration that fits with the shortest time of a sample for
+// each number of GPUs, which a
 // scheduler that grows and shrinks jobs needs; pointers into `outcomes`. Leaves
 // out cases of other questions than "scale", such as those with another GPU,
 // except the first.

@@ -19,6 +19,7 @@ namespace {
 
 using ::pipeloom::testing::IsOk;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Json = nlohmann::json;
 
 class WhatIfTest : public ::testing::Test {
@@ -37,6 +38,13 @@ class WhatIfTest : public ::testing::Test {
                                      "--evaluations", "1"};
     args.insert(args.end(), more.begin(), more.end());
     return args;
+  }
+  // Returns the path of a batch whose samples fill a microbatch of llama3-8b.
+  std::string EqualTexts() const {
+    std::string lines;
+    for (int i = 0; i < 40; ++i) lines += "{\"text_tokens\": 8192}\n";
+    EXPECT_THAT(WriteFileAtomically(Path("b.jsonl"), lines), IsOk());
+    return Path("b.jsonl");
   }
   std::string folder_;
 };
@@ -155,7 +163,7 @@ TEST_F(WhatIfTest, AJournalIsNotBelievedOfAnotherJob) {
   other.insert(other.end(), {"--assignment", "balanced"});
   const Outcome outcome = Pipeloom(WhatIf(other));
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_THAT(outcome.err, ::testing::Not(HasSubstr("configurations are in")));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("configurations are in")));
 }
 
 TEST_F(WhatIfTest, QuestionsGoTheWayTheyMust) {
@@ -245,6 +253,37 @@ TEST_F(WhatIfTest, LayoutsOfOtherGpusUseThemAll) {
     if (rows[i].contains("error")) continue;
     EXPECT_EQ(rows[i]["gpus"], 32) << rows[i];
   }
+}
+
+TEST_F(WhatIfTest, StepsOfOtherNumbersOfSamplesAreComparedByTheSample) {
+  std::vector<std::string> sweep = {
+      "whatif",         "llama3-8b",
+      "--batch",        EqualTexts(),
+      "--microbatches", "8",
+      "--strategy",     "1f1b",
+      "--set",          "parallel.pp=4",
+      "--evaluations",  "1",
+      "--sweep",        "training.microbatches=4"};
+  const Outcome table = Pipeloom(sweep);
+  ASSERT_EQ(table.code, 0) << table.err;
+  EXPECT_THAT(table.err, HasSubstr("compared by the time of a sample"));
+  EXPECT_THAT(table.out, Not(HasSubstr(" -"))) << "no row gains";
+  sweep.insert(sweep.end(), {"--format", "json"});
+  const Json rows = Json::parse(Pipeloom(sweep).out)["configurations"];
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[1]["samples"].get<int>() * 2, rows[0]["samples"]);
+  EXPECT_LT(rows[1]["step_time_us"], rows[0]["step_time_us"]);
+  EXPECT_LT(rows[1]["samples_per_second"], rows[0]["samples_per_second"]);
+  EXPECT_EQ(rows[0]["best"], true);
+}
+
+TEST_F(WhatIfTest, AQuestionWithNothingToTrySaysSo) {
+  const Outcome outcome = Pipeloom(
+      WhatIf({"--microbatches", "4", "--ask", "layout", "--gpus", "35"}));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err,
+              HasSubstr("note: --ask layout has nothing to try for "
+                        "this job: DP must divide the "));
 }
 
 TEST_F(WhatIfTest, ABudgetBuysNoMoreGpusThanItPaysFor) {
@@ -371,14 +410,10 @@ TEST_F(WhatIfTest, EverySuggestionOfExplainGivesTheGainItShows) {
 }
 
 TEST_F(WhatIfTest, CuttingSamplesIsNoWayToBeFaster) {
-  std::string lines;
-  for (int i = 0; i < 40; ++i) lines += "{\"text_tokens\": 8192}\n";
-  ASSERT_THAT(WriteFileAtomically(Path("b.jsonl"), lines), IsOk());
   const std::vector<std::string> job = {
-      "llama3-8b", "--batch",  Path("b.jsonl"), "--microbatches",
-      "4",         "--format", "json",          "--strategy",
-      "1f1b",      "--set",    "parallel.pp=4", "--evaluations",
-      "1"};
+      "llama3-8b",     "--batch",       EqualTexts(), "--microbatches", "4",
+      "--format",      "json",          "--strategy", "1f1b",           "--set",
+      "parallel.pp=4", "--evaluations", "1"};
   std::vector<std::string> ask = {"whatif", "--ask", "microbatches"};
   ask.insert(ask.end(), job.begin(), job.end());
   const Outcome asked = Pipeloom(ask);
@@ -406,7 +441,7 @@ TEST_F(WhatIfTest, CuttingSamplesIsNoWayToBeFaster) {
   ASSERT_GE(suggestions.size(), 1u);
   for (const Json& suggestion : suggestions) {
     EXPECT_THAT(suggestion["label"].get<std::string>(),
-                ::testing::Not(HasSubstr("times as many")));
+                Not(HasSubstr("times as many")));
   }
 }
 

@@ -122,6 +122,61 @@ TEST(ParetoFrontTest, KeepsWhatNothingBeats) {
             (std::vector<bool>{true, true, false, true, false}));
 }
 
+TEST(ParetoFrontTest, AShorterStepOfFewerSamplesIsNoGain) {
+  std::vector<WhatIfOutcome> outcomes(3);
+  const auto set = [&](size_t i, double ms, int64_t samples) {
+    outcomes[i].gpus = 8;
+    outcomes[i].step_time = Milliseconds(ms);
+    outcomes[i].samples = samples;
+    outcomes[i].limit = Bytes(1);
+  };
+  set(0, 8, 8);
+  set(1, 5, 4);
+  set(2, 15, 16);
+  EXPECT_EQ(ParetoFront(outcomes), (std::vector<bool>{false, false, true}));
+  std::vector<WhatIfCase> cases(3);
+  for (WhatIfCase& c : cases) c.scales = true;
+  EXPECT_EQ(BestByGpus(cases, outcomes).at(8), &outcomes[2]);
+}
+
+// A job of a step of `microbatches` in all.
+JobSpec JobOf(int32_t microbatches, int32_t dp) {
+  JobSpec job = ::pipeloom::testing::SmallVlmJob();
+  job.parallel.dp = dp;
+  job.training.microbatches = microbatches / dp;
+  return job;
+}
+
+int64_t ValueOf(const WhatIfCase& c, absl::string_view path, int64_t usual) {
+  for (const formats::JobOverride& change : c.changes) {
+    if (change.path == path) return std::stoll(change.value);
+  }
+  return usual;
+}
+
+TEST(CasesOfTest, OtherLayoutsHaveAsManyMicrobatchesAStep) {
+  const struct {
+    const char* question;
+    int32_t microbatches;
+    int32_t dp;
+    int64_t gpus;
+  } asked[] = {{"layout", 8, 2, 0}, {"layout", 8, 1, 24}, {"layout", 12, 3, 24},
+               {"scale", 6, 1, 0},  {"scale", 16, 2, 0},  {"fits", 6, 3, 0}};
+  for (const auto& a : asked) {
+    SCOPED_TRACE(absl::StrCat(a.question, " of ", a.microbatches));
+    const JobSpec job = JobOf(a.microbatches, a.dp);
+    const std::vector<WhatIfCase> cases =
+        CasesOf(a.question, job, {.gpus = a.gpus});
+    EXPECT_FALSE(cases.empty());
+    for (const WhatIfCase& c : cases) {
+      EXPECT_EQ(ValueOf(c, "parallel.dp", job.parallel.dp) *
+                    ValueOf(c, "training.microbatches", -1),
+                a.microbatches)
+          << c.label;
+    }
+  }
+}
+
 TEST(ParetoFrontTest, AnotherTrainingNeitherBeatsNorIsBest) {
   std::vector<WhatIfOutcome> outcomes(2);
   outcomes[0].step_time = Milliseconds(10);

@@ -259,6 +259,16 @@ std::vector<std::string> JobNotes(const JobSpec& job) {
         "leave it out",
         job.parallel.ep));
   }
+  int64_t layers = 0;
+  for (const ModuleSpec& module : job.model.modules) {
+    layers += module.layers.size();
+  }
+  if (job.parallel.pp > layers) {
+    notes.push_back(absl::StrFormat(
+        "parallel.pp is %d, but the model has %d layers, so %d ranks or more "
+        "have none: use pp = %d or less",
+        job.parallel.pp, layers, job.parallel.pp - layers, layers));
+  }
   const int64_t shares = 2 * int64_t{job.parallel.cp};
   if (job.parallel.cp > 1 && job.training.microbatch_tokens % shares != 0) {
     notes.push_back(absl::StrFormat(

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/small_job.h"
@@ -126,6 +127,20 @@ TEST(JobNotesTest, PrecisionsThatADeviceDoesNotHaveAreSaid) {
       JobNotes(job),
       ElementsAre(HasSubstr("module \"encoder\" is PRECISION_FP8, but device"),
                   HasSubstr("setup.fp8_products is true, but device")));
+}
+
+TEST(JobNotesTest, RanksWithoutALayerAreSaid) {
+  JobSpec job = testing::SmallVlmJob();
+  int32_t layers = 0;
+  for (const ModuleSpec& module : job.model.modules) {
+    layers += module.layers.size();
+  }
+  job.parallel.pp = layers;
+  EXPECT_THAT(JobNotes(job), IsEmpty());
+  job.parallel.pp = layers + 3;
+  EXPECT_THAT(JobNotes(job),
+              ElementsAre(AllOf(HasSubstr("so 3 ranks or more have none"),
+                                HasSubstr(absl::StrCat("pp = ", layers)))));
 }
 
 TEST(JobNotesTest, TokensThatCpDoesNotDivideAreNamed) {

@@ -82,12 +82,25 @@ WhatIfCase LayoutCase(std::string label, const JobSpec& job, int tp, int cp,
   return c;
 }
 
-// Returns the change to as many nodes as `gpus` need; nothing if the job's do.
-std::vector<formats::JobOverride> NodesFor(const JobSpec& job, int64_t gpus) {
+// Returns the layers of the model. A pipeline of more ranks has some without
+// any.
+int64_t NumLayers(const JobSpec& job) {
+  int64_t layers = 0;
+  for (const ModuleSpec& module : job.model.modules) {
+    layers += module.layers.size();
+  }
+  return layers;
+}
+
+// Gives the case as many nodes as `gpus` need, and says so if they are more
+// than the cluster has.
+void TakeNodes(const JobSpec& job, int64_t gpus, WhatIfCase* c) {
   const int64_t per_node = job.cluster.gpus_per_node;
   const int64_t nodes = (gpus + per_node - 1) / per_node;
-  if (nodes <= job.cluster.num_nodes) return {};
-  return {{"cluster.num_nodes", Int(nodes)}};
+  if (nodes <= job.cluster.num_nodes) return;
+  c->changes.push_back({"cluster.num_nodes", Int(nodes)});
+  absl::StrAppend(&c->label, ", on ", nodes, " nodes instead of ",
+                  job.cluster.num_nodes);
 }
 
 void Append(const std::vector<formats::JobOverride>& more, WhatIfCase* c) {
@@ -100,7 +113,7 @@ std::vector<WhatIfCase> Layouts(const JobSpec& job, int64_t gpus) {
   if (gpus == 0) gpus = job.parallel.num_gpus();
   for (const int cp : {1, 2, 4}) {
     for (int tp = 1; tp <= std::min(8, job.cluster.gpus_per_node); tp *= 2) {
-      for (int pp = 1; pp <= 16; ++pp) {
+      for (int pp = 1; pp <= std::min<int64_t>(NumLayers(job), 16); ++pp) {
         const int64_t part = int64_t{1} * tp * cp * pp;
         if (gpus % part != 0) continue;
         const int64_t dp = gpus / part;
@@ -115,7 +128,7 @@ std::vector<WhatIfCase> Layouts(const JobSpec& job, int64_t gpus) {
         cases.push_back(LayoutCase(
             absl::StrFormat("TP %d, PP %d, CP %d, DP %d", tp, pp, cp, dp), job,
             tp, cp, pp, static_cast<int>(dp)));
-        Append(NodesFor(job, gpus), &cases.back());
+        TakeNodes(job, gpus, &cases.back());
       }
     }
   }
@@ -147,11 +160,12 @@ std::vector<WhatIfCase> Fits(const JobSpec& job) {
   for (int gpus = 1; gpus <= 512; gpus *= 2) {
     for (int tp = 1; tp <= std::min(8, job.cluster.gpus_per_node); tp *= 2) {
       const int pp = gpus / (tp * job.parallel.cp);
-      if (pp < 1 || pp > 64 || tp * job.parallel.cp * pp != gpus) continue;
+      if (pp < 1 || pp > std::min<int64_t>(NumLayers(job), 64)) continue;
+      if (tp * job.parallel.cp * pp != gpus) continue;
       cases.push_back(LayoutCase(
           absl::StrFormat("TP %d, PP %d, CP %d", tp, pp, job.parallel.cp), job,
           tp, job.parallel.cp, pp, 1));
-      Append(NodesFor(job, gpus), &cases.back());
+      TakeNodes(job, gpus, &cases.back());
     }
   }
   return cases;
@@ -192,7 +206,7 @@ std::vector<WhatIfCase> Scales(const JobSpec& job) {
   const int64_t total = StepMicrobatches(job);
   for (const int pp :
        {job.parallel.pp / 2, job.parallel.pp, job.parallel.pp * 2}) {
-    if (pp < 1) continue;
+    if (pp < 1 || pp > NumLayers(job)) continue;
     for (int dp = 1; dp <= std::min<int64_t>(total, 64); dp *= 2) {
       if (total % dp != 0) continue;
       if (dp == job.parallel.dp && pp == job.parallel.pp) continue;
@@ -200,12 +214,7 @@ std::vector<WhatIfCase> Scales(const JobSpec& job) {
           absl::StrFormat("%d GPUs: PP %d, DP %d",
                           job.parallel.gpus_per_rank() * pp * dp, pp, dp),
           job, job.parallel.tp, job.parallel.cp, pp, dp);
-      const int64_t gpus = int64_t{1} * job.parallel.gpus_per_rank() * pp * dp;
-      const int64_t nodes =
-          (gpus + job.cluster.gpus_per_node - 1) / job.cluster.gpus_per_node;
-      c.changes.push_back(
-          {"cluster.num_nodes",
-           Int(std::max<int64_t>(nodes, job.cluster.num_nodes))});
+      TakeNodes(job, int64_t{1} * job.parallel.gpus_per_rank() * pp * dp, &c);
       c.scales = true;
       cases.push_back(std::move(c));
     }

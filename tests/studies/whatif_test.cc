@@ -177,6 +177,48 @@ TEST(CasesOfTest, OtherLayoutsHaveAsManyMicrobatchesAStep) {
   }
 }
 
+TEST(CasesOfTest, PipelinesHaveALayerForEachRank) {
+  JobSpec job = JobOf(8, 1);
+  int64_t layers = 0;
+  for (const ModuleSpec& module : job.model.modules) {
+    layers += module.layers.size();
+  }
+  ASSERT_LT(layers, 64);
+  for (const int64_t pp : {int64_t{1}, layers / 2 + 1, layers}) {
+    job.parallel.pp = static_cast<int32_t>(pp);
+    for (const char* question : {"layout", "fits", "scale"}) {
+      for (const WhatIfCase& c :
+           CasesOf(question, job, {.gpus = 64 * layers})) {
+        EXPECT_LE(ValueOf(c, "parallel.pp", pp), layers) << c.label;
+      }
+    }
+  }
+}
+
+TEST(CasesOfTest, MoreNodesThanTheClusterHasAreSaid) {
+  const JobSpec job = JobOf(8, 1);
+  const int64_t per_node = job.cluster.gpus_per_node;
+  int more = 0;
+  for (const char* question : {"layout", "fits", "scale"}) {
+    for (const WhatIfCase& c :
+         CasesOf(question, job, {.gpus = 8 * job.cluster.num_gpus()})) {
+      SCOPED_TRACE(c.label);
+      const int64_t gpus = ValueOf(c, "parallel.tp", job.parallel.tp) *
+                           ValueOf(c, "parallel.cp", job.parallel.cp) *
+                           ValueOf(c, "parallel.pp", job.parallel.pp) *
+                           ValueOf(c, "parallel.dp", job.parallel.dp);
+      const int64_t nodes = (gpus + per_node - 1) / per_node;
+      const bool beyond = nodes > job.cluster.num_nodes;
+      more += beyond ? 1 : 0;
+      EXPECT_EQ(ValueOf(c, "cluster.num_nodes", 0), beyond ? nodes : 0);
+      const std::string says = absl::StrCat(
+          ", on ", nodes, " nodes instead of ", job.cluster.num_nodes);
+      EXPECT_EQ(absl::EndsWith(c.label, says), beyond);
+    }
+  }
+  EXPECT_GE(more, 3);
+}
+
 TEST(ParetoFrontTest, AnotherTrainingNeitherBeatsNorIsBest) {
   std::vector<WhatIfOutcome> outcomes(2);
   outcomes[0].step_time = Milliseconds(10);

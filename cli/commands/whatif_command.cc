@@ -20,6 +20,7 @@
 #include "cli/console/files.h"
 #include "cli/console/study_context.h"
 #include "cli/console/table.h"
+#include "cli/input/job_input.h"
 #include "cli/input/plan_file.h"
 #include "cli/input/planning_flags.h"
 #include "cli/report/report.h"
@@ -142,6 +143,11 @@ class WhatIfCommand : public Command {
     // The job as it is comes first, to compare with.
     const bool compares = !sweeps_.values.empty() || !questions_.empty();
     if (compares && !sweeps_.values.empty()) {
+      for (const std::string& sweep : sweeps_.values) {
+        PIPELOOM_ASSIGN_OR_RETURN(const formats::JobOverride change,
+                                  formats::ParseOverride(sweep));
+        NoteMeasured({change}, input.base, context);
+      }
       studies::WhatIfCase reference;
       reference.label = "as it is";
       reference.changes = base;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -207,6 +208,7 @@ absl::StatusOr<studies::JobInput> ReadJobInput(const std::string& job,
       studies::JobInput input,
       studies::MakeJobInput(std::move(spec), options, study));
   PIPELOOM_ASSIGN_OR_RETURN(input.arguments, ArgumentsOf(job, flags));
+  NoteMeasured(sets, input, context);
   if (flags.replicas > input.replicas) {
     return UsageError(absl::StrFormat("--replicas %d: job %s has %d",
                                       flags.replicas, input.job.name,
@@ -216,6 +218,22 @@ absl::StatusOr<studies::JobInput> ReadJobInput(const std::string& job,
   PIPELOOM_RETURN_IF_ERROR(
       studies::LoadBatch(flags.batch, options.data_dir, study, &input));
   return input;
+}
+
+void NoteMeasured(absl::Span<const formats::JobOverride> changes,
+                  const studies::JobInput& input, const Context& context) {
+  if (input.profile == nullptr) return;
+  for (const formats::JobOverride& change : changes) {
+    if (!absl::StartsWith(change.path, "cluster.device.") ||
+        !absl::EndsWith(change.path, "_efficiency")) {
+      continue;
+    }
+    context.warn(absl::StrCat("note: ", change.path,
+                              " counts only for operators that the profile of ",
+                              input.profile->device,
+                              " has no measurements of; --costs roofline uses "
+                              "it for all"));
+  }
 }
 
 std::string MemoryLimitText(const JobSpec& job) {

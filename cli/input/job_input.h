@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "cli/console/command.h"
 #include "formats/job/job_overrides.h"
 #include "ir/job/job_spec.h"
@@ -46,6 +47,11 @@ absl::StatusOr<JobSpec> ReadJob(const std::string& job, const JobFlags& flags);
 absl::StatusOr<studies::JobInput> ReadJobInput(const std::string& job,
                                                const JobFlags& flags,
                                                const Context& context);
+
+// Prints a note for each change of a device's efficiency if a profile prices
+// the job's operators: measured ones do not depend on it.
+void NoteMeasured(absl::Span<const formats::JobOverride> changes,
+                  const studies::JobInput& input, const Context& context);
 
 // Returns for example "memory limit 77.60 GiB a GPU, reserve 2.40 GiB (3 %)",
 // without a reserve if the limit is given by the job. With several devices, the

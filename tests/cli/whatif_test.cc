@@ -326,6 +326,28 @@ TEST_F(WhatIfTest, AnotherGpuAloneSaysWhatElseItsClusterHas) {
   EXPECT_THAT(outcome.err, HasSubstr("inside nodes (here"));
 }
 
+TEST_F(WhatIfTest, AnEfficiencyThatAProfileStandsInForIsSaid) {
+  for (const char* option : {"--set", "--sweep"}) {
+    const std::vector<std::string> less = {
+        "whatif",        "llama3-8b",
+        "--batch",       "text",
+        "--strategy",    "1f1b",
+        "--set",         "training.microbatches=4",
+        "--evaluations", "1",
+        option,          "cluster.device.attention_efficiency=*0.25"};
+    const Outcome measured = Pipeloom(less);
+    EXPECT_EQ(measured.code, 0) << measured.err;
+    EXPECT_THAT(measured.err,
+                HasSubstr("note: cluster.device.attention_efficiency counts "
+                          "only for operators that the profile of h100-sxm"));
+    std::vector<std::string> peak = less;
+    peak.insert(peak.end(), {"--costs", "roofline"});
+    const Outcome priced = Pipeloom(peak);
+    EXPECT_EQ(priced.code, 0) << priced.err;
+    EXPECT_THAT(priced.err, Not(HasSubstr("counts only")));
+  }
+}
+
 TEST_F(WhatIfTest, ASlowRankIsNoFasterAndPlanningForItNoWorse) {
   const Outcome outcome =
       Pipeloom(WhatIf({"--ask", "slow-rank", "--format", "json"}));

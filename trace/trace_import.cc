@@ -360,7 +360,8 @@ absl::StatusOr<ImportedStep> ImportTrace(
       StageGraph::Create("measured", std::move(specs), std::move(names),
                          std::move(graph_tasks), std::move(edges)));
   PIPELOOM_ASSIGN_OR_RETURN(const Schedule schedule,
-                            TimeSchedule(graph, std::move(order)));
+                            TimeSchedule(graph, order));
+  step.order = std::move(order);
   PIPELOOM_ASSIGN_OR_RETURN(step.plan, planner::LowerPlan(graph, schedule));
   step.plan.job = "trace";
   step.plan.schedule = "measured";

@@ -24,6 +24,7 @@
 
 #include "absl/status/statusor.h"
 #include "ir/plan/execution_plan.h"
+#include "ir/plan/schedule.h"
 #include "ir/plan/step_trace.h"
 #include "trace/clock_alignment.h"
 #include "trace/trace_events.h"
@@ -35,6 +36,7 @@ struct ImportedStep {
   // task takes its measured duration plus its rank's hand-over, a link the
   // median time for which it made receivers wait.
   ExecutionPlan plan{};
+  RankOrders order{};    // The measured order of the plan's tasks.
   StepTrace measured{};  // On the common clock, from the first task's start.
   IdVector<RankId, ClockFit> clocks{};
   // The median time between two tasks of a rank when there is nothing to wait

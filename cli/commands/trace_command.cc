@@ -97,7 +97,8 @@ class TraceCommand : public Command {
       PIPELOOM_ASSIGN_OR_RETURN(
           const planner::SearchResult found,
           planner::SearchGraph(plan.graph, settings.seed,
-                               studies::StartBudget(settings, context.stop)));
+                               studies::StartBudget(settings, context.stop),
+                               step.order));
       better = found.schedule.step_time();
     }
     if (!out_.empty()) PIPELOOM_RETURN_IF_ERROR(WritePlan(out_, plan));

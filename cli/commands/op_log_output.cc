@@ -191,7 +191,9 @@ absl::Status PrintOpLog(const OpLogRequest& request, const Context& context) {
   }
   context.print(request.json ? Json(log, slowdown, order)
                              : Words(request.path, log, slowdown, order));
-  return absl::OkStatus();
+  // The best until an interrupt is an answer too.
+  return context.stop.stop_requested() ? absl::CancelledError("stopped")
+                                       : absl::OkStatus();
 }
 
 }  // namespace pipeloom::cli

@@ -114,15 +114,19 @@ class TraceCommand : public Command {
       PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(
           report_, ReportHtml(MakeReport(step, replay, compared, context))));
     }
+    // The best until an interrupt is an answer too.
+    const absl::Status end = context.stop.stop_requested()
+                                 ? absl::CancelledError("stopped")
+                                 : absl::OkStatus();
     if (format_ == "json") {
       context.print(Json(step, replay, compared, better));
-      return absl::OkStatus();
+      return end;
     }
     context.print(Words(step, replay, compared, better));
     for (const std::string& path : {out_, graph_, trace_, report_}) {
       if (!path.empty()) context.print(absl::StrCat("wrote ", path, "\n"));
     }
-    return absl::OkStatus();
+    return end;
   }
 
  private:

@@ -4,16 +4,17 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <stop_token>
 #include <string>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "cli/console/files.h"
 #include "tests/cli/run_command.h"
 
 namespace pipeloom::cli {
 namespace {
 
-using Args = std::vector<std::string>;
+using ::testing::HasSubstr;
 using Json = nlohmann::json;
 
 class TraceCommandTest : public ::testing::Test {
@@ -55,6 +56,24 @@ TEST_F(TraceCommandTest, TheBestOrderIsNeverWorseThanTheMeasuredOne) {
     EXPECT_LE(json["reordered_us"].get<double>(),
               json["replayed_us"].get<double>())
         << evaluations;
+  }
+}
+
+TEST_F(TraceCommandTest, AnInterruptedSearchShowsItsBestAndSaysSo) {
+  const std::string log = Path("log.csv");
+  ASSERT_TRUE(
+      WriteFileAtomically(log,
+                          "step,dp,stage,start_ms,op,microbatch,duration_ms\n"
+                          "0,0,0,0,F,0,10\n0,0,0,10,B,0,20\n")
+          .ok());
+  std::stop_source stop;
+  stop.request_stop();
+  for (const std::string& file : {Trace(1), log}) {
+    const Outcome outcome =
+        Pipeloom({"trace", file, "--deadline", "60s"}, stop.get_token());
+    EXPECT_EQ(outcome.code, 130);
+    EXPECT_THAT(outcome.err, HasSubstr("interrupted"));
+    EXPECT_THAT(outcome.out, HasSubstr("replayed"));
   }
 }
 

@@ -52,6 +52,7 @@ COMMANDS = [
     ("backtest --fit", f"backtest {' '.join(TABLES)} --fit", None),
     ("bench", "bench --problems multimodal --budgets 60s", None),
     ("emulate", "emulate plan.txt --jitter 0.1 --samples 1000000", None),
+    ("trace", "trace measured.json --deadline 60s", None),
     ("run", "run plan.txt --time-scale 100", None),
     ("serve", "serve --listen 127.0.0.1:0 --log-level off", None),
 ]
@@ -100,7 +101,8 @@ def main():
         environment.pop("PIPELOOM_PARTITION", None)
         for line in ("plan dip-vlm-m --batch image_text --replicas 1 --partition "
                      "rule --evaluations 5 --out plan.txt",
-                     "export plan.txt --to graph-json --out graph.json"):
+                     "export plan.txt --to graph-json --out graph.json",
+                     "run plan.txt --time-scale 0.002 --trace measured.json"):
             subprocess.run([pipeloom, *line.split()], cwd=folder, check=True,
                            env=environment, stdout=subprocess.DEVNULL,
                            stderr=subprocess.DEVNULL)

@@ -116,15 +116,32 @@ class BenchCommand : public Command {
     } else {
       context.print(absl::StrCat(ProblemTable(results).ToString(), "\n",
                                  SummaryTable(results).ToString()));
+      const std::vector<std::string> notes = BenchNotes(results);
+      if (!notes.empty()) {
+        context.print(absl::StrCat("\n", absl::StrJoin(notes, "\n"), "\n"));
+      }
       if (!out_.empty()) {
         context.print(absl::StrCat("\nwrote ", out_,
                                    "/results.json, results.md, index.html\n"));
       }
     }
-    return absl::OkStatus();
+    return CheckRead(results);
   }
 
  private:
+  // Returns an error that names the problems that could not be read.
+  static absl::Status CheckRead(
+      const std::vector<studies::BenchResult>& results) {
+    std::vector<std::string> unread;
+    for (const studies::BenchResult& result : results) {
+      if (!result.status.ok()) unread.push_back(result.problem.name);
+    }
+    if (unread.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%d of %d problems could not be read: %s", unread.size(),
+        results.size(), absl::StrJoin(unread, ", ")));
+  }
+
   absl::StatusOr<studies::BenchOptions> Options() const {
     studies::BenchOptions options;
     options.schedules =

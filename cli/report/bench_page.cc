@@ -200,6 +200,15 @@ std::string HtmlTable(const Table& table) {
   return html + "</table></div>";
 }
 
+std::string HtmlNotes(const std::vector<std::string>& notes) {
+  if (notes.empty()) return "";
+  std::string html = "<ul class=\"notes\">";
+  for (const std::string& note : notes) {
+    absl::StrAppend(&html, "<li>", EscapeHtml(note), "</li>");
+  }
+  return html + "</ul>";
+}
+
 constexpr char kStyle[] = R"css(
 :root{color-scheme:light dark;--page:#fafaf8;--card:#fff;--ink:#1c1e21;
 --soft:#63686f;--line:#e2e2de}
@@ -223,6 +232,7 @@ font-variant-numeric:tabular-nums;font-size:13px}
 th,td{padding:5px 10px;text-align:right;white-space:nowrap;
 border-bottom:1px solid var(--line)}th{color:var(--soft)}
 th:first-child,td:first-child,td.why{text-align:left}
+.notes{color:var(--soft);font-size:13px}
 )css";
 
 }  // namespace
@@ -240,7 +250,8 @@ std::string BenchPage(const std::vector<studies::BenchResult>& results,
       "</code></p><div class=\"plots\">", SolvedPlot(results),
       TimePlot(results), "</div><h2>Schedules</h2>",
       HtmlTable(SummaryTable(results)), "<h2>Problems</h2>",
-      HtmlTable(ProblemTable(results)), "</main></body></html>\n");
+      HtmlTable(ProblemTable(results)), HtmlNotes(BenchNotes(results)),
+      "</main></body></html>\n");
 }
 
 }  // namespace pipeloom::cli

@@ -13,9 +13,22 @@
 namespace pipeloom::cli {
 namespace {
 
+std::string KnownTime(Duration time) {
+  return time > kZero ? FormatDuration(time) : "-";
+}
+
+void WriteKnown(Duration time, formats::JsonWriter* json) {
+  if (time > kZero) {
+    json->Micros(time);
+  } else {
+    json->Null();
+  }
+}
+
 // Returns a time with its excess over the bound: "9.27 s +1.10 %".
 std::string Cell(const studies::BenchRow* row, Duration bound) {
   if (row == nullptr) return "-";
+  if (bound == kZero) return FormatDuration(row->step_time);
   return absl::StrFormat(
       "%s +%s", FormatDuration(row->step_time),
       FormatPercent(studies::ExcessRatio(row->step_time, bound), 2));
@@ -46,6 +59,7 @@ Table SummaryTable(const std::vector<studies::BenchResult>& results) {
                "worst over the best", "over the bound", "evaluations/s"});
   for (const studies::Entrant& entrant : studies::EntrantsOf(results)) {
     int tried = 0;
+    int bounded = 0;  // Solved ones with a bound.
     double over_bound = 0;
     double evaluations = 0;
     double seconds = 0;
@@ -54,7 +68,10 @@ Table SummaryTable(const std::vector<studies::BenchResult>& results) {
         if (!entrant.Is(row)) continue;
         ++tried;
         if (!row.status.ok()) continue;
-        over_bound += studies::ExcessRatio(row.step_time, result.lower_bound());
+        if (const Duration bound = result.lower_bound(); bound > kZero) {
+          ++bounded;
+          over_bound += studies::ExcessRatio(row.step_time, bound);
+        }
         evaluations += static_cast<double>(row.evaluations);
         seconds += ToSeconds(row.search_time);
       }
@@ -72,7 +89,8 @@ Table SummaryTable(const std::vector<studies::BenchResult>& results) {
          absl::StrCat(wins),
          FormatPercent(std::accumulate(excess.begin(), excess.end(), 0.0) / n,
                        2),
-         FormatPercent(excess.back(), 2), FormatPercent(over_bound / n, 2),
+         FormatPercent(excess.back(), 2),
+         bounded > 0 ? FormatPercent(over_bound / bounded, 2) : "-",
          entrant.budget > kZero && seconds > 0
              ? absl::StrFormat("%.0f", evaluations / seconds)
              : "-"});
@@ -101,8 +119,8 @@ Table ProblemTable(const std::vector<studies::BenchResult>& results) {
     std::vector<std::string> cells = {
         problem.name,
         result.tasks > 0 ? absl::StrCat(result.tasks) : "-",
-        FormatDuration(bound),
-        problem.best_known > kZero ? FormatDuration(problem.best_known) : "-",
+        KnownTime(bound),
+        KnownTime(problem.best_known),
         problem.peer > kZero
             ? absl::StrCat(FormatDuration(problem.peer), " ", problem.peer_name)
             : "-",
@@ -118,6 +136,18 @@ Table ProblemTable(const std::vector<studies::BenchResult>& results) {
   return table;
 }
 
+std::vector<std::string> BenchNotes(
+    const std::vector<studies::BenchResult>& results) {
+  std::vector<std::string> notes;
+  for (const studies::BenchResult& result : results) {
+    const absl::Status why = result.unsolved();
+    if (why.ok()) continue;
+    notes.push_back(
+        absl::StrCat(result.problem.name, ": no schedule: ", why.message()));
+  }
+  return notes;
+}
+
 std::string BenchJson(const std::vector<studies::BenchResult>& results,
                       const std::string& source) {
   formats::JsonWriter json(true);
@@ -131,14 +161,12 @@ std::string BenchJson(const std::vector<studies::BenchResult>& results,
       continue;
     }
     json.Key("tasks").Int(result.tasks);
-    json.Key("lower_bound_us").Micros(result.lower_bound());
-    json.Key("best_us").Micros(result.best());
+    json.Key("lower_bound_us");
+    WriteKnown(result.lower_bound(), &json);
+    json.Key("best_us");
+    WriteKnown(result.best(), &json);
     json.Key("best_known_us");
-    if (result.problem.best_known > kZero) {
-      json.Micros(result.problem.best_known);
-    } else {
-      json.Null();
-    }
+    WriteKnown(result.problem.best_known, &json);
     json.Key("rows").BeginArray();
     for (const studies::BenchRow& row : result.rows) {
       json.BeginObject().Key("schedule").String(row.schedule);
@@ -148,7 +176,8 @@ std::string BenchJson(const std::vector<studies::BenchResult>& results,
         continue;
       }
       json.Key("step_time_us").Micros(row.step_time);
-      json.Key("lower_bound_us").Micros(row.lower_bound);
+      json.Key("lower_bound_us");
+      WriteKnown(row.lower_bound, &json);
       json.Key("search_us").Micros(row.search_time);
       json.Key("evaluations").Int(row.evaluations).EndObject();
     }
@@ -159,8 +188,14 @@ std::string BenchJson(const std::vector<studies::BenchResult>& results,
 
 std::string BenchMarkdown(const std::vector<studies::BenchResult>& results,
                           const std::string& command) {
-  return absl::StrCat("`", command, "`\n\n", MarkdownOf(SummaryTable(results)),
-                      "\n", MarkdownOf(ProblemTable(results)));
+  std::string text =
+      absl::StrCat("`", command, "`\n\n", MarkdownOf(SummaryTable(results)),
+                   "\n", MarkdownOf(ProblemTable(results)));
+  const std::vector<std::string> notes = BenchNotes(results);
+  if (!notes.empty()) absl::StrAppend(&text, "\n");
+  for (const std::string& note : notes)
+    absl::StrAppend(&text, "- ", note, "\n");
+  return text;
 }
 
 }  // namespace pipeloom::cli

@@ -18,6 +18,10 @@ Table SummaryTable(const std::vector<studies::BenchResult>& results);
 // schedule, then the searches for each budget.
 Table ProblemTable(const std::vector<studies::BenchResult>& results);
 
+// Returns a line for each problem that no schedule solved: why.
+std::vector<std::string> BenchNotes(
+    const std::vector<studies::BenchResult>& results);
+
 std::string BenchJson(const std::vector<studies::BenchResult>& results,
                       const std::string& source);
 // Returns the HTML page; `command` is shown on it, so that the page can be made

@@ -158,19 +158,27 @@ absl::Status JudgeAnswer(const Loaded& loaded, const std::string& path,
   return absl::OkStatus();
 }
 
+absl::StatusOr<JobInput> LoadJob(const formats::JobProblem& problem,
+                                 const BenchOptions& options,
+                                 const StudyContext& context) {
+  JobOptions changes;
+  changes.data_dir = options.data_dir;
+  PIPELOOM_ASSIGN_OR_RETURN(JobInput input,
+                            LoadJobInput(problem.job, changes, context));
+  input.replicas = 1;
+  PIPELOOM_RETURN_IF_ERROR(
+      LoadBatch(problem.batch, options.data_dir, context, &input));
+  return input;
+}
+
 absl::Status RunOnJob(const formats::JobProblem& problem,
                       const BenchOptions& options, const StudyContext& context,
                       const ProgressCallback& progress, BenchRow* row) {
-  JobOptions changes;
-  changes.data_dir = options.data_dir;
   // Notes on the batch are printed for the first schedule only.
   StudyContext quiet = context;
   if (row->schedule != options.schedules.front()) quiet.warn = nullptr;
-  PIPELOOM_ASSIGN_OR_RETURN(JobInput input,
-                            LoadJobInput(problem.job, changes, quiet));
-  input.replicas = 1;
-  PIPELOOM_RETURN_IF_ERROR(
-      LoadBatch(problem.batch, options.data_dir, quiet, &input));
+  PIPELOOM_ASSIGN_OR_RETURN(const JobInput input,
+                            LoadJob(problem, options, quiet));
   PIPELOOM_ASSIGN_OR_RETURN(const auto packed,
                             PackSteps(input, problem.steps, quiet));
   PIPELOOM_ASSIGN_OR_RETURN(const auto planner,
@@ -241,6 +249,20 @@ Duration BenchResult::best() const {
   return best;
 }
 
+absl::Status BenchResult::unsolved() const {
+  if (!status.ok()) return absl::OkStatus();
+  absl::Status why =
+      absl::InvalidArgumentError("none of the schedules runs on a graph");
+  bool is_pipeloom = false;  // Its reason says the most.
+  for (const BenchRow& row : rows) {
+    if (row.status.ok()) return absl::OkStatus();
+    if (is_pipeloom) continue;
+    why = row.status;
+    is_pipeloom = row.schedule == "pipeloom";
+  }
+  return why;
+}
+
 const BenchRow* BenchResult::Find(const std::string& schedule,
                                   Duration budget) const {
   for (const BenchRow& row : rows) {
@@ -276,7 +298,12 @@ absl::StatusOr<std::vector<BenchResult>> RunBench(
     BenchResult& result = results.emplace_back();
     result.problem = problem;
     Loaded loaded;
-    if (!problem.job) {
+    if (problem.job) {
+      StudyContext quiet = context;
+      quiet.warn = nullptr;
+      result.status = LoadJob(*problem.job, options, quiet).status();
+      if (!result.status.ok()) continue;
+    } else {
       absl::StatusOr<Loaded> read = LoadGraph(problem, context.read);
       if (!read.ok()) {
         result.status = read.status();

@@ -39,10 +39,15 @@ struct BenchResult {
   std::vector<BenchRow> rows{};
 
   // Returns the largest bound of all rows for a graph. For a job, whose bounds
-  // are those of each schedule's own partition, returns pipeloom's.
+  // are those of each schedule's own partition, returns pipeloom's. 0: no such
+  // row found a schedule.
   Duration lower_bound() const;
-  // Returns the best step time of all rows and of the best known answer.
+  // Returns the best step time of all rows and of the best known answer. 0:
+  // there is none.
   Duration best() const;
+  // Returns why no row found a schedule; OK if one did or the problem could not
+  // be read.
+  absl::Status unsolved() const;
   // Returns a row, or null if it does not exist or failed.
   const BenchRow* Find(const std::string& schedule, Duration budget) const;
 };

@@ -15,6 +15,7 @@ namespace pipeloom::cli {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Json = nlohmann::json;
 
 class BenchCommandTest : public ::testing::Test {
@@ -69,8 +70,8 @@ TEST_F(BenchCommandTest, JudgesEverySchedulesAndOthersAnswers) {
                  "--strategies", "1f1b,pipeloom", "--answers",
                  absl::StrCat("peer=", Path("right"), ",rival=", Path("wrong")),
                  "--out", Path("made"), "--format", "json"}),
-            0)
-      << err_;
+            1);
+  EXPECT_THAT(err_, HasSubstr("1 of 3 problems could not be read: gone"));
   const Json json = Json::parse(out_);
   const Json& two = json["problems"][0];
   EXPECT_EQ(two["best_us"], 7);
@@ -89,6 +90,42 @@ TEST_F(BenchCommandTest, JudgesEverySchedulesAndOthersAnswers) {
                          ReadFile(absl::StrCat(Path("made/"), name)));
     EXPECT_THAT(text, HasSubstr("pipe")) << name;
   }
+}
+
+TEST_F(BenchCommandTest, AProblemThatNobodySolvesHasAReasonAndNoTimes) {
+  Write("tight.json", R"({"problems": [
+      {"name": "tight", "pipeline": {"ranks": 2, "microbatches": 3,
+       "modules": [{"forward_us": 10, "backward_us": 20,
+                    "activation_bytes": 5}], "memory_limit_bytes": 4}}]})");
+  const std::vector<std::string> args = {
+      "--suite", Path("tight.json"), "--budgets", "1ms",
+      "--out",   Path("made"),       "--format",  "table"};
+  ASSERT_EQ(Run(args), 0) << err_;
+  EXPECT_THAT(out_, HasSubstr("tight: no schedule: rank 0: task 0"));
+  EXPECT_THAT(out_, HasSubstr("needs 5 B, 1 B over the limit of 4 B"));
+  EXPECT_THAT(out_, Not(HasSubstr("0 ns")));
+  for (const char* name : {"results.md", "index.html"}) {
+    ASSERT_OK_AND_ASSIGN(const std::string text,
+                         ReadFile(absl::StrCat(Path("made/"), name)));
+    EXPECT_THAT(text, HasSubstr("tight: no schedule: rank 0")) << name;
+  }
+  ASSERT_OK_AND_ASSIGN(const std::string text,
+                       ReadFile(Path("made/results.json")));
+  const Json problem = Json::parse(text)["problems"][0];
+  EXPECT_TRUE(problem["lower_bound_us"].is_null());
+  EXPECT_TRUE(problem["best_us"].is_null());
+}
+
+TEST_F(BenchCommandTest, ProblemsThatCannotBeReadFailAfterTheOthersAreShown) {
+  Write("some.json", R"({"problems": [
+      {"name": "two", "graph": "two.json"}, {"name": "gone", "graph": "gone.json"},
+      {"name": "none", "job": "no-such-job", "batch": "image_text"}]})");
+  EXPECT_EQ(Run({"--suite", Path("some.json"), "--budgets", "1ms",
+                 "--strategies", "pipeloom"}),
+            1);
+  EXPECT_THAT(out_, HasSubstr("two"));
+  EXPECT_THAT(out_, HasSubstr("no-such-job"));
+  EXPECT_THAT(err_, HasSubstr("2 of 3 problems could not be read: gone, none"));
 }
 
 TEST_F(BenchCommandTest, OneGraphAloneIsProblemEnough) {
@@ -114,7 +151,7 @@ TEST_F(BenchCommandTest, AnInterruptedRunGoesOnFromItsJournal) {
       "--suite",      Path("suite.json"),    "--budgets", "2ms,5ms",
       "--strategies", "1f1b,gpipe,pipeloom", "--threads", "1",
       "--out",        Path("made"),          "--format",  "json"};
-  ASSERT_EQ(Run(args), 0) << err_;
+  ASSERT_EQ(Run(args), 1) << err_;  // One problem cannot be read.
   EXPECT_FALSE(FileExists(Path("made/journal")));
   // The journal of a run that was interrupted after some outcomes, while it
   // wrote the next.
@@ -135,7 +172,7 @@ TEST_F(BenchCommandTest, AnInterruptedRunGoesOnFromItsJournal) {
   ASSERT_OK_AND_ASSIGN(std::string lines, ReadFile(Path("made/journal")));
   const size_t second = lines.find('\n', lines.find('\n') + 1) + 1;
   Write("made/journal", lines.substr(0, second + 40));
-  ASSERT_EQ(Run(args), 0) << err_;
+  ASSERT_EQ(Run(args), 1) << err_;
   EXPECT_THAT(err_, HasSubstr("2 outcomes of an interrupted run"));
   const Json rows = Json::parse(out_)["problems"][2]["rows"];
   for (size_t i = 0; i < 2; ++i) {

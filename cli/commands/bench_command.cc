@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -168,8 +169,20 @@ class BenchCommand : public Command {
                                        answer.substr(equals + 1),
                                        " is no folder"));
       }
-      options.answers.emplace_back(answer.substr(0, equals),
-                                   answer.substr(equals + 1));
+      const std::string name = answer.substr(0, equals);
+      if (absl::c_linear_search(planner::StrategyNames(), name)) {
+        return UsageError(
+            absl::StrCat("--answers has \"", answer, "\"; ", name,
+                         " is a schedule of Pipeloom's own; give the other "
+                         "program another name"));
+      }
+      if (absl::c_any_of(options.answers,
+                         [&](const auto& a) { return a.first == name; })) {
+        return UsageError(absl::StrCat("--answers has ", name,
+                                       " twice; give each folder a name of "
+                                       "its own"));
+      }
+      options.answers.emplace_back(name, answer.substr(equals + 1));
     }
     options.most_of_others = Seconds(1);
     options.seed = static_cast<uint64_t>(seed_);

@@ -140,10 +140,16 @@ std::vector<std::string> BenchNotes(
     const std::vector<studies::BenchResult>& results) {
   std::vector<std::string> notes;
   for (const studies::BenchResult& result : results) {
-    const absl::Status why = result.unsolved();
-    if (why.ok()) continue;
-    notes.push_back(
-        absl::StrCat(result.problem.name, ": no schedule: ", why.message()));
+    if (const absl::Status why = result.unsolved(); !why.ok()) {
+      notes.push_back(
+          absl::StrCat(result.problem.name, ": no schedule: ", why.message()));
+    }
+    for (const studies::BenchRow& row : result.rows) {
+      if (!row.is_answer || row.status.ok()) continue;
+      notes.push_back(absl::StrCat(result.problem.name, ": the answer of ",
+                                   row.schedule,
+                                   " does not count: ", row.status.message()));
+    }
   }
   return notes;
 }

@@ -18,7 +18,8 @@ Table SummaryTable(const std::vector<studies::BenchResult>& results);
 // schedule, then the searches for each budget.
 Table ProblemTable(const std::vector<studies::BenchResult>& results);
 
-// Returns a line for each problem that no schedule solved: why.
+// Returns a line for each problem that no schedule solved, and for each answer
+// of another program that does not count: why.
 std::vector<std::string> BenchNotes(
     const std::vector<studies::BenchResult>& results);
 

@@ -18,6 +18,7 @@ struct BenchRow {
   Duration lower_bound{};
   Duration search_time{};
   int64_t evaluations = 0;
+  bool is_answer = false;  // Made by another program.
 };
 
 }  // namespace pipeloom::studies

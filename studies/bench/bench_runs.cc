@@ -226,6 +226,35 @@ Fingerprint KeyOf(const formats::SuiteProblem& problem, const StageGraph& graph,
   return builder.Build();
 }
 
+// Notes the folders of answers in which no problem has one.
+void NoteUnusedAnswers(const std::vector<BenchResult>& results,
+                       const BenchOptions& options,
+                       const StudyContext& context) {
+  std::string right;  // Names that would be.
+  for (const BenchResult& result : results) {
+    if (result.problem.job || !result.status.ok()) continue;
+    if (!right.empty()) {
+      right += ", ...";
+      break;
+    }
+    right = absl::StrCat(result.problem.name, ".json");
+  }
+  for (const auto& [name, folder] : options.answers) {
+    const auto is_of = [&, &name = name](const BenchRow& row) {
+      return row.is_answer && row.schedule == name;
+    };
+    if (std::any_of(results.begin(), results.end(), [&](const BenchResult& r) {
+          return std::any_of(r.rows.begin(), r.rows.end(), is_of);
+        })) {
+      continue;
+    }
+    context.Warn(absl::StrCat(
+        "note: ", folder, " has no answer of ", name, " to any problem; ",
+        right.empty() ? "only problems with a graph have answers"
+                      : absl::StrCat("files would be named ", right)));
+  }
+}
+
 }  // namespace
 
 Duration BenchResult::lower_bound() const {
@@ -256,7 +285,7 @@ absl::Status BenchResult::unsolved() const {
   bool is_pipeloom = false;  // Its reason says the most.
   for (const BenchRow& row : rows) {
     if (row.status.ok()) return absl::OkStatus();
-    if (is_pipeloom) continue;
+    if (is_pipeloom || row.is_answer) continue;
     why = row.status;
     is_pipeloom = row.schedule == "pipeloom";
   }
@@ -350,11 +379,12 @@ absl::StatusOr<std::vector<BenchResult>> RunBench(
       const std::string path = absl::StrCat(folder, "/", problem.name, ".json");
       const absl::StatusOr<std::string> text = context.read(path);
       if (absl::IsNotFound(text.status())) continue;
-      BenchRow row{.schedule = name};
+      BenchRow row{.schedule = name, .is_answer = true};
       row.status = JudgeAnswer(loaded, path, text, &row);
       result.rows.push_back(std::move(row));
     }
   }
+  NoteUnusedAnswers(results, options, context);
   return results;
 }
 

@@ -146,6 +146,30 @@ TEST_F(BenchCommandTest, MisuseIsExplainedWithExitCodeTwo) {
   EXPECT_EQ(Run({"extra"}), 2);
 }
 
+TEST_F(BenchCommandTest, AnswersThatDoNotCountAreExplained) {
+  std::filesystem::create_directory(Path("wrong"));
+  std::filesystem::create_directory(Path("other"));
+  Write("wrong/two.json", R"({"order": [[5, 7]]})");
+  Write("other/2.json", R"({"order": [[7, 5]]})");
+  const auto run = [&](const std::string& answers) {
+    return Run({"--graphs", Path("two.json"), "--budgets", "1ms",
+                "--strategies", "pipeloom", "--answers", answers});
+  };
+  ASSERT_EQ(run(absl::StrCat("rival=", Path("wrong"), ",peer=", Path("other"))),
+            0)
+      << err_;
+  EXPECT_THAT(out_, HasSubstr("two: the answer of rival does not count: "));
+  EXPECT_THAT(err_, HasSubstr(absl::StrCat(
+                        "note: ", Path("other"),
+                        " has no answer of peer to any problem; files would "
+                        "be named two.json")));
+  EXPECT_THAT(err_, Not(HasSubstr("of rival")));
+  EXPECT_EQ(run("pipeloom=" + Path("wrong")), 2);
+  EXPECT_THAT(err_, HasSubstr("pipeloom is a schedule of Pipeloom's own"));
+  EXPECT_EQ(run(absl::StrCat("a=", Path("wrong"), ",a=", Path("other"))), 2);
+  EXPECT_THAT(err_, HasSubstr("--answers has a twice"));
+}
+
 TEST_F(BenchCommandTest, AnInterruptedRunGoesOnFromItsJournal) {
   const std::vector<std::string> args = {
       "--suite",      Path("suite.json"),    "--budgets", "2ms,5ms",

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
+#include "cli/commands/slow_flags.h"
 #include "cli/console/command.h"
 #include "cli/console/files.h"
 #include "cli/console/table.h"
@@ -199,6 +201,7 @@ class EmulateCommand : public Command {
             static_cast<int32_t>(r / *ranks_per_nic_));
       }
     }
+    std::set<std::string> named;
     for (const std::string& text : slow_ranks_) {
       const std::vector<std::string> parts = absl::StrSplit(text, '=');
       int32_t rank = 0;
@@ -208,6 +211,8 @@ class EmulateCommand : public Command {
         return UsageError(absl::StrFormat(
             "--slow-rank %s: give RANK=FACTOR, such as 3=1.2", text));
       }
+      PIPELOOM_RETURN_IF_ERROR(
+          NameOnce("--slow-rank", text, absl::StrCat("rank ", rank), &named));
       options.slow_ranks.push_back({RankId(rank), factor});
     }
     for (const std::string& text : slow_links_) {
@@ -222,6 +227,9 @@ class EmulateCommand : public Command {
         return UsageError(absl::StrFormat(
             "--slow-link %s: give FROM-TO=FACTOR, such as 0-1=2", text));
       }
+      PIPELOOM_RETURN_IF_ERROR(NameOnce("--slow-link", text,
+                                        absl::StrFormat("link %d-%d", from, to),
+                                        &named));
       options.slow_links.push_back({RankId(from), RankId(to), factor});
     }
     return options;
@@ -292,8 +300,8 @@ class EmulateCommand : public Command {
     }
   }
 
-  static std::string Json(const SourcedPlan& sourced, const StepTrace& trace,
-                          Duration took, const Extras& extras) {
+  std::string Json(const SourcedPlan& sourced, const StepTrace& trace,
+                   Duration took, const Extras& extras) const {
     const ExecutionPlan& plan = sourced.plan;
     const trace::TraceSummary summary = trace::Summarize(plan.graph, trace);
     formats::JsonWriter json(true);
@@ -302,7 +310,14 @@ class EmulateCommand : public Command {
     json.Key("strategy").String(plan.schedule);
     json.Key("schedule").String(plan.schedule);
     json.Key("step_time_us").Micros(trace.step_time());
-    json.Key("lower_bound_us").Micros(plan.lower_bound);
+    json.Key("lower_bound_us");
+    // It holds for the durations of the plan.
+    if (plan.lower_bound > kZero && slow_ranks_.empty() &&
+        slow_links_.empty()) {
+      json.Micros(plan.lower_bound);
+    } else {
+      json.Null();
+    }
     json.Key("bubble_ratio").Number(summary.bubble_ratio);
     json.Key("epilogue_ratio").Number(summary.epilogue_ratio);
     json.Key("mfu").Number(Mfu(plan, trace.step_time()));

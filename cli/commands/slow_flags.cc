@@ -42,6 +42,13 @@ absl::StatusOr<SlowRankLink> ParseSlowLink(const std::string& text) {
   return link;
 }
 
+absl::Status NameOnce(absl::string_view option, absl::string_view text,
+                      const std::string& name, std::set<std::string>* named) {
+  if (named->insert(name).second) return absl::OkStatus();
+  return UsageError(absl::StrFormat("%s %s: %s is named twice; give it once",
+                                    option, text, name));
+}
+
 void AppendSlowFlags(SlowFlags* values, std::vector<Flag>* flags) {
   flags->push_back({"slow", &values->ranks, "RANK=FACTOR",
                     "plan for ranks that take so many times as long, several "
@@ -54,6 +61,7 @@ void AppendSlowFlags(SlowFlags* values, std::vector<Flag>* flags) {
 
 absl::Status ApplySlow(const SlowFlags& flags, JobSpec* job) {
   const ParallelLayout& parallel = job->parallel;
+  std::set<std::string> named;
   for (const std::string& text : flags.ranks) {
     const std::vector<std::string> parts = absl::StrSplit(text, '=');
     int32_t rank = 0;
@@ -72,6 +80,8 @@ absl::Status ApplySlow(const SlowFlags& flags, JobSpec* job) {
       return UsageError(absl::StrFormat(
           "--slow %s: the factor is %g; it must be in [1, 1e6]", text, factor));
     }
+    PIPELOOM_RETURN_IF_ERROR(
+        NameOnce("--slow", text, absl::StrCat("rank ", rank), &named));
     for (int32_t replica = 0; replica < parallel.dp; ++replica) {
       job->cluster.slow_gpus.push_back(
           {.gpu = parallel.FirstGpu(replica, RankId(rank)), .factor = factor});
@@ -79,6 +89,10 @@ absl::Status ApplySlow(const SlowFlags& flags, JobSpec* job) {
   }
   for (const std::string& text : flags.links) {
     PIPELOOM_ASSIGN_OR_RETURN(const SlowRankLink slow, ParseSlowLink(text));
+    PIPELOOM_RETURN_IF_ERROR(NameOnce(
+        "--slow-link", text,
+        absl::StrFormat("link %d-%d", slow.from.value(), slow.to.value()),
+        &named));
     job->slow_rank_links.push_back(slow);
     const absl::Status valid = ValidateJobSpec(*job);
     if (!valid.ok()) {

@@ -4,11 +4,13 @@
 #define PIPELOOM_CLI_COMMANDS_SLOW_FLAGS_H_
 
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "cli/console/flags.h"
 #include "cli/input/measured_flags.h"
 #include "emulator/stage/stage_cost.h"
@@ -19,6 +21,11 @@ namespace pipeloom::cli {
 
 // Reads FROM-TO=FACTOR or FROM-TO=+TIME. A UsageError names the text.
 absl::StatusOr<SlowRankLink> ParseSlowLink(const std::string& text);
+
+// Adds `name` ("rank 3", "link 0-1") to the ones that `option` has named so
+// far. A UsageError if it is among them: which value counts would be unclear.
+absl::Status NameOnce(absl::string_view option, absl::string_view text,
+                      const std::string& name, std::set<std::string>* named);
 
 struct SlowFlags {
   std::vector<std::string> ranks{};

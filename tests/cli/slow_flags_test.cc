@@ -101,9 +101,11 @@ TEST(SlowFlagsTest, PlanTakesLongerUnderThemButNoLongerThanTheRankAlone) {
 }
 
 TEST(SlowFlagsTest, CommandsRefuseThemBeforeTheySearch) {
-  for (const Args& more : {Args{"--slow", "9=2"}, Args{"--slow-link", "1-9=2"},
-                           Args{"--slow", "1=2", "--costs-from", "trace.json"},
-                           Args{"--workers", "0"}, Args{"--workers", "257"}}) {
+  for (const Args& more :
+       {Args{"--slow", "9=2"}, Args{"--slow-link", "1-9=2"},
+        Args{"--slow", "1=2", "--costs-from", "trace.json"},
+        Args{"--slow", "1=2,1=3"}, Args{"--slow-link", "1-2=2,0-1=2,1-2=+5ms"},
+        Args{"--workers", "0"}, Args{"--workers", "257"}}) {
     for (const char* const command : {"plan", "compare"}) {
       Args args = kPlan;
       args[0] = command;
@@ -113,6 +115,41 @@ TEST(SlowFlagsTest, CommandsRefuseThemBeforeTheySearch) {
       EXPECT_THAT(outcome.err, HasSubstr(more[0]));
     }
   }
+}
+
+TEST(SlowFlagsTest, EmulateRefusesARankOrLinkThatIsNamedTwice) {
+  Args args = kPlan;
+  args[0] = "emulate";
+  args[5] = "1";
+  const size_t count = args.size();
+  args.insert(args.end(), {"--slow-rank", "1=2,0=2,1=3"});
+  Outcome outcome = Pipeloom(args);
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(
+      outcome.err,
+      HasSubstr("--slow-rank 1=3: rank 1 is named twice; give it once"));
+  args.resize(count);
+  args.insert(args.end(), {"--slow-link", "0-1=2,1-0=2,0-1=3"});
+  outcome = Pipeloom(args);
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(
+      outcome.err,
+      HasSubstr("--slow-link 0-1=3: link 0-1 is named twice; give it once"));
+}
+
+TEST(SlowFlagsTest, EmulateShowsNoBoundOfOtherDurations) {
+  const auto bound = [](const Args& more) {
+    Args args = kPlan;
+    args[0] = "emulate";
+    args[5] = "1";
+    args.insert(args.end(), more.begin(), more.end());
+    const Outcome outcome = Pipeloom(args);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return nlohmann::json::parse(outcome.out)["lower_bound_us"];
+  };
+  EXPECT_GT(bound({}).get<double>(), 0);
+  EXPECT_TRUE(bound({"--slow-rank", "0=0.5,1=0.5,2=0.5,3=0.5"}).is_null());
+  EXPECT_TRUE(bound({"--slow-link", "0-1=0.5"}).is_null());
 }
 
 // Rows of `compare` under a slow rank: all are planned for it, on the

@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -163,7 +164,8 @@ class EmulateCommand : public Command {
     }
     if (!report_.empty()) {
       PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(
-          report_, ReportHtml(MakeReport(sourced.plan, trace, context))));
+          report_,
+          ReportHtml(MakeReport(sourced.plan, trace, extras, context))));
     }
     if (format_ == "json") {
       context.print(Json(sourced, trace, took, extras));
@@ -408,7 +410,7 @@ class EmulateCommand : public Command {
   }
 
   static Report MakeReport(const ExecutionPlan& plan, const StepTrace& trace,
-                           const Context& context) {
+                           const Extras& extras, const Context& context) {
     const trace::TraceSummary summary = trace::Summarize(plan.graph, trace);
     Report report;
     report.title = absl::StrCat("Emulation of ", plan.job);
@@ -428,6 +430,23 @@ class EmulateCommand : public Command {
                      .plan = &plan,
                      .trace = &trace}};
     report.notes = {"Times and memory are emulated."};
+    if (extras.job) {
+      const emulator::ClusterStep& step = extras.job->step;
+      report.figures.push_back({"whole job", FormatDuration(step.step_time()),
+                                absl::StrCat(FormatDuration(step.tail()),
+                                             " after the slowest pipeline")});
+    }
+    if (extras.sampled) {
+      const emulator::SampledStep& sampled = *extras.sampled;
+      Table table({"samples", "mean", "p50", "p90", "p99"});
+      table.AddRow({absl::StrCat(sampled.samples.size()),
+                    FormatDuration(sampled.mean), FormatDuration(sampled.p50),
+                    FormatDuration(sampled.p90), FormatDuration(sampled.p99)});
+      report.tables.push_back({"Step time with jitter", std::move(table)});
+      report.notes.emplace_back(
+          "Each sample with jitter draws all durations; the timeline shows "
+          "the step without.");
+    }
     return report;
   }
 

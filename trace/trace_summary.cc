@@ -15,6 +15,12 @@ IdVector<TaskId, const Span*> TaskSpans(const StageGraph& graph,
   return spans;
 }
 
+bool HasMemory(const StepTrace& trace) {
+  return std::any_of(
+      trace.memory.begin(), trace.memory.end(),
+      [](const MemoryStep& step) { return step.delta > Bytes(0); });
+}
+
 TraceSummary Summarize(const StageGraph& graph, const StepTrace& trace) {
   TraceSummary summary;
   summary.ranks.resize(graph.num_ranks());

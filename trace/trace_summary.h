@@ -36,6 +36,10 @@ struct TraceSummary {
   double bubble_ratio = 0;                    // Idle share of rank time.
   double epilogue_ratio = 0;                  // Epilogues' share of rank time.
 };
+// Returns whether the memory of the step is known: some rank holds some. That
+// of a step from measured times alone is not.
+bool HasMemory(const StepTrace& trace);
+
 TraceSummary Summarize(const StageGraph& graph, const StepTrace& trace);
 
 // The chain of tasks back from the end of the step, where each task waited for

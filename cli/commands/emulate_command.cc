@@ -322,7 +322,12 @@ class EmulateCommand : public Command {
     }
     json.Key("bubble_ratio").Number(summary.bubble_ratio);
     json.Key("epilogue_ratio").Number(summary.epilogue_ratio);
-    json.Key("mfu").Number(Mfu(plan, trace.step_time()));
+    json.Key("mfu");
+    if (const double mfu = Mfu(plan, trace.step_time()); mfu > 0) {
+      json.Number(mfu);
+    } else {
+      json.Null();
+    }
     json.Key("peak_bytes").BeginArray();
     for (const trace::RankSummary& rank : summary.ranks)
       json.Count(rank.peak.total);
@@ -370,7 +375,7 @@ class EmulateCommand : public Command {
                                      : absl::StrCat(", ", sourced.memory_limit),
         FormatDuration(trace.step_time()), FormatPercent(summary.bubble_ratio),
         FormatPercent(summary.epilogue_ratio),
-        FormatPercent(Mfu(plan, trace.step_time())), FormatDuration(took),
+        FormatKnownPercent(Mfu(plan, trace.step_time())), FormatDuration(took),
         static_cast<double>(took.count()) /
             std::max(1, plan.graph.num_tasks())));
     if (sourced.cache) {
@@ -387,8 +392,12 @@ class EmulateCommand : public Command {
     Table table({"rank", "busy", "warm-up", "stalls", "drain", "epilogue",
                  "peak memory", "weights", "gradients", "optimizer",
                  "activations", "received", "sent", "overhead"});
-    const auto item = [](const trace::RankSummary& rank, MemoryItem i) {
-      return FormatBytes(rank.peak.items[static_cast<int>(i)]);
+    const bool has_memory = trace::HasMemory(trace);
+    const auto bytes = [&](Bytes b) {
+      return has_memory ? FormatBytes(b) : std::string("-");
+    };
+    const auto item = [&](const trace::RankSummary& rank, MemoryItem i) {
+      return bytes(rank.peak.items[static_cast<int>(i)]);
     };
     for (const RankId r : plan.graph.rank_ids()) {
       const trace::RankSummary& rank = summary.ranks[r];
@@ -396,7 +405,7 @@ class EmulateCommand : public Command {
           {absl::StrCat("rank ", r.value()), FormatDuration(rank.busy()),
            FormatDuration(rank.warm_up), FormatDuration(rank.stalls),
            FormatDuration(rank.drain), FormatDuration(rank.epilogue),
-           FormatBytes(rank.peak.total), item(rank, MemoryItem::kWeights),
+           bytes(rank.peak.total), item(rank, MemoryItem::kWeights),
            item(rank, MemoryItem::kGradients),
            item(rank, MemoryItem::kOptimizer),
            item(rank, MemoryItem::kActivations),
@@ -424,7 +433,8 @@ class EmulateCommand : public Command {
         {"bubble", FormatPercent(summary.bubble_ratio), "idle rank time"},
         {"epilogue", FormatPercent(summary.epilogue_ratio),
          "rank time of gradient reduction and optimizer"},
-        {"MFU", FormatPercent(Mfu(plan, trace.step_time())), "of bf16 peak"}};
+        {"MFU", FormatKnownPercent(Mfu(plan, trace.step_time())),
+         "of bf16 peak"}};
     report.command = context.command_line;
     report.steps = {{.title = absl::StrCat("Step ", plan.step),
                      .plan = &plan,

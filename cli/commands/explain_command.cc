@@ -174,8 +174,13 @@ class ExplainCommand : public Command {
         WaitWords(graph, analysis,
                   microbatch_ ? MicrobatchId(static_cast<int32_t>(*microbatch_))
                               : MicrobatchId::None()));
-    context.print(MemoryWords(graph, summary, only));
-    context.print(MemoryLimitWords(graph, trace, analysis));
+    if (trace::HasMemory(trace)) {
+      context.print(MemoryWords(graph, summary, only));
+      context.print(MemoryLimitWords(graph, trace, analysis));
+    } else {
+      context.print(
+          "\nThe plan does not say how much memory its tasks need.\n");
+    }
     context.print(SuggestionWords(path, trace, suggestions));
     if (rank_) context.print(InstructionWords(plan, trace, only));
     return absl::OkStatus();

@@ -63,4 +63,8 @@ std::string FormatPercent(double ratio, int digits) {
   return absl::StrFormat("%.*f %%", digits, 100 * ratio);
 }
 
+std::string FormatKnownPercent(double ratio) {
+  return ratio > 0 ? FormatPercent(ratio) : "-";
+}
+
 }  // namespace pipeloom::cli

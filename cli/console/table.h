@@ -31,6 +31,8 @@ class Table {
 
 // Returns a ratio as "12.3 %".
 std::string FormatPercent(double ratio, int digits = 1);
+// Returns the same of a ratio above 0, and "-" for 0: not known.
+std::string FormatKnownPercent(double ratio);
 
 }  // namespace pipeloom::cli
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "cli/report/report_data.h"
 #include "trace/trace_analysis.h"
+#include "trace/trace_summary.h"
 
 namespace pipeloom::cli {
 namespace {
@@ -95,13 +96,17 @@ void AppendMemory(const StageGraph& graph, const StepTrace& trace, size_t index,
   }
   absl::StrAppend(html, HeadRow(head));
   const IdVector<RankId, MemoryPeak> peaks = MemoryPeaks(trace);
+  const bool has_memory = trace::HasMemory(trace);
+  const auto cell = [&](const std::string& known) {
+    return has_memory ? known : "<td>-</td>";
+  };
   for (const RankId r : graph.rank_ids()) {
     const MemoryPeak peak = peaks.Contains(r) ? peaks[r] : MemoryPeak();
     const Bytes limit = graph.rank(r).memory.limit;
-    absl::StrAppend(html, RankHead(r), BytesCell(peak.total),
+    absl::StrAppend(html, RankHead(r), cell(BytesCell(peak.total)),
                     limit > Bytes(0) ? BytesCell(limit) : "<td>none</td>",
-                    TimeCell(peak.at - kStepStart));
-    for (const Bytes b : peak.items) absl::StrAppend(html, BytesCell(b));
+                    cell(TimeCell(peak.at - kStepStart)));
+    for (const Bytes b : peak.items) absl::StrAppend(html, cell(BytesCell(b)));
     absl::StrAppend(html, "</tr>\n");
   }
   absl::StrAppend(html, "</tbody></table></div></details></div>\n");

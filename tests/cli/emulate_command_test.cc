@@ -55,6 +55,34 @@ TEST_F(EmulateCommandTest, ThePageHasTheStepTimeWithJitter) {
   }
 }
 
+// A plan made from a trace says nothing of memory and FLOPs.
+TEST_F(EmulateCommandTest, WhatAPlanDoesNotSayIsNotShownAsZero) {
+  ASSERT_EQ(
+      Pipeloom({"emulate", Path("plan.pb"), "--trace", Path("step.json")}).code,
+      0);
+  const Outcome traced =
+      Pipeloom({"trace", Path("step.json"), "--out", Path("measured.pb"),
+                "--report", Path("trace.html")});
+  ASSERT_EQ(traced.code, 0) << traced.err;
+  const Outcome table =
+      Pipeloom({"emulate", Path("measured.pb"), "--report", Path("page.html")});
+  ASSERT_EQ(table.code, 0) << table.err;
+  EXPECT_THAT(table.out, HasSubstr("MFU        -\n"));
+  EXPECT_THAT(table.out, Not(HasSubstr(" 0 B")));
+  const Outcome json =
+      Pipeloom({"emulate", Path("measured.pb"), "--format", "json"});
+  EXPECT_TRUE(Json::parse(json.out)["mfu"].is_null());
+  const Outcome explained = Pipeloom({"explain", Path("measured.pb")});
+  EXPECT_THAT(explained.out, Not(HasSubstr(" 0 B")));
+  EXPECT_THAT(explained.out, HasSubstr("does not say how much memory"));
+  for (const char* const name : {"trace.html", "page.html"}) {
+    ASSERT_OK_AND_ASSIGN(const std::string page, ReadFile(Path(name)));
+    EXPECT_THAT(page, HasSubstr("Peak memory of one GPU")) << name;
+    EXPECT_THAT(page, Not(HasSubstr("0 B</td>"))) << name;
+    EXPECT_THAT(page, Not(HasSubstr("0.0 %</"))) << name;
+  }
+}
+
 TEST_F(EmulateCommandTest, WithoutJitterThePageDoesNotSpeakOfIt) {
   const Outcome outcome =
       Pipeloom({"emulate", Path("plan.pb"), "--report", Path("page.html")});

@@ -7,8 +7,9 @@ Reports of 4, 8 and 64 ranks: no console error, no network request, a mark for
 every task at full zoom, every task named with its reason on pointing at it,
 tables that equal the JSON, controls with names, nothing wider than a phone.
 The page of `backtest`: marks where the JSON's values are, tables and bars equal
-to it, keys that hide a table, runs named by touch. Skipped with one line (exit
-code 77) where no chromium is installed.
+to it, keys that hide a table, runs named by touch. The page of `trace`: no
+memory of 0. Skipped with one line (exit code 77) where no chromium is
+installed.
 
 --measure  prints the first paint and frames a second while zooming; a fact
            about the machine, hence no test
@@ -267,6 +268,24 @@ def check_names(page, name, least=8):
     expect(found >= least, name, "has", found, "controls")
 
 
+def check_traced(browser, pipeloom, folder, plan):
+    """The page of a measured step, whose memory is not known."""
+    step = os.path.join(folder, "step.json")
+    path = os.path.join(folder, "traced.html")
+    for command in (["emulate", plan, "--trace", step],
+                    ["trace", step, "--report", path]):
+        subprocess.run([pipeloom, *command], check=True, capture_output=True)
+    page = browser.open(path)
+    page.evaluate("pipeloomReport.selfTest()")
+    bars = page.evaluate("[...document.querySelectorAll('#peaks-0 .bars > "
+                         "span:nth-child(3n)')].map(e => e.textContent)")
+    expect(bars == ["-"] * 4, "traced", "peaks", bars)
+    text = page.evaluate("document.body.innerText")
+    expect("not known" in text and " 0 B" not in text, "traced", "memory")
+    expect(not page.console, "traced: the console says", page.console[:3])
+    page.close()
+
+
 def measure(browser, name, path):
     page = browser.open(path)
     page.evaluate("new Promise(r => setTimeout(r, 500))")
@@ -317,6 +336,8 @@ def main():
                  "--format", "json"], check=True, capture_output=True,
                 text=True)
             check(browser, name, path, json.loads(out.stdout), ranks, least)
+            if name == "dip-vlm-s":
+                check_traced(browser, args.pipeloom, folder, plan)
             if args.measure:
                 measure(browser, name, path)
             if args.shots:

@@ -88,7 +88,8 @@ function drawMemory(view) {
     g.fillText('GiB', view.gutter - 6, y(limit) + 16);
   }
   g.textAlign = 'left';
-  const text = `peak ${bytes(rank.peak.total)}` +
+  const known = view.d.memory.some(m => m.peak.total > 0);
+  const text = !known ? 'not known' : `peak ${bytes(rank.peak.total)}` +
       (limit > 0 ? ` of ${bytes(limit)} (${percent(rank.peak.total / limit)
       })` : '') + ` at ${time(rank.peak.at)}: ` + view.d.items
       .map((n, i) => [n, rank.peak.items[i]]).filter(p => p[1] > 0)

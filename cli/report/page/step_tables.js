@@ -40,10 +40,11 @@ function stepParts(view, data, index) {
       textContent: `The rank is idle because: ${words.join('; ')}.`});
   const top = Math.max(1, ...data.memory.map(m =>
       Math.max(m.limit, m.peak.total)));
+  const known = data.memory.some(m => m.peak.total > 0);
   bars(at('peaks'), data.memory.map((m, r) => ({
     name: `rank ${r}`, limit: m.limit, parts: m.peak.items.map(v => v / top),
     titles: m.peak.items.map((v, k) => `${data.items[k]} ${bytes(v)}`),
-    value: bytes(m.peak.total)})), k => `var(--i${k})`,
+    value: known ? bytes(m.peak.total) : '-'})), k => `var(--i${k})`,
     data.memory.some(m => m.limit > 0) ? row => row.limit / top : null);
   // Makes a table of all tasks when it is opened.
   const box = at('tasks');

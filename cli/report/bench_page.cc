@@ -18,6 +18,7 @@ namespace {
 constexpr double kWidth = 760;
 constexpr double kHeight = 320;
 constexpr double kLeft = 56;
+constexpr double kRight = 36;  // Half of the widest label.
 constexpr double kBottom = 40;
 constexpr double kTop = 12;
 constexpr size_t kMaxCurves = 10;
@@ -37,7 +38,7 @@ struct Axis {
   std::vector<std::pair<double, std::string>> ticks{};
 };
 
-double X(double x) { return kLeft + x * (kWidth - kLeft - 12); }
+double X(double x) { return kLeft + x * (kWidth - kLeft - kRight); }
 double Y(double y) {
   return kHeight - kBottom - y * (kHeight - kBottom - kTop);
 }
@@ -246,7 +247,8 @@ std::string BenchPage(const std::vector<studies::BenchResult>& results,
       kStyle,
       "</style></head><body><main><h1>Schedule search benchmark</h1>"
       "<p class=\"soft\">",
-      results.size(), " problems. Made by <code>", EscapeHtml(command),
+      results.size(), results.size() == 1 ? " problem" : " problems",
+      ". Made by <code>", EscapeHtml(command),
       "</code></p><div class=\"plots\">", SolvedPlot(results),
       TimePlot(results), "</div><h2>Schedules</h2>",
       HtmlTable(SummaryTable(results)), "<h2>Problems</h2>",

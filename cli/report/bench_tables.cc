@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -78,7 +79,10 @@ Table SummaryTable(const std::vector<studies::BenchResult>& results) {
     }
     const std::vector<double> excess = studies::ExcessOf(entrant, results);
     if (excess.empty()) {
-      table.AddRow({entrant.label(), absl::StrCat("0 of ", tried)});
+      std::vector<std::string> cells(table.rows()[0].size(), "-");
+      cells[0] = entrant.label();
+      cells[1] = absl::StrCat("0 of ", tried);
+      table.AddRow(std::move(cells));
       continue;
     }
     const auto n = static_cast<double>(excess.size());

@@ -14,6 +14,7 @@
 namespace pipeloom::cli {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using Json = nlohmann::json;
@@ -108,6 +109,10 @@ TEST_F(BenchCommandTest, AProblemThatNobodySolvesHasAReasonAndNoTimes) {
     ASSERT_OK_AND_ASSIGN(const std::string text,
                          ReadFile(absl::StrCat(Path("made/"), name)));
     EXPECT_THAT(text, HasSubstr("tight: no schedule: rank 0")) << name;
+    EXPECT_THAT(text, AnyOf(HasSubstr("| gpipe | 0 of 1 | - | - | - | - | - |"),
+                            HasSubstr("<td>gpipe</td><td>0 of 1</td><td>-<")))
+        << name;
+    EXPECT_THAT(text, Not(HasSubstr("1 problems"))) << name;
   }
   ASSERT_OK_AND_ASSIGN(const std::string text,
                        ReadFile(Path("made/results.json")));

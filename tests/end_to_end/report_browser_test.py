@@ -8,8 +8,8 @@ every task at full zoom, every task named with its reason on pointing at it,
 tables that equal the JSON, controls with names, nothing wider than a phone.
 The page of `backtest`: marks where the JSON's values are, tables and bars equal
 to it, keys that hide a table, runs named by touch. The page of `trace`: no
-memory of 0. Skipped with one line (exit code 77) where no chromium is
-installed.
+memory of 0; of `bench`: no label cut, no row short. Skipped with one line (exit
+code 77) where no chromium is installed.
 
 --measure  prints the first paint and frames a second while zooming; a fact
            about the machine, hence no test
@@ -286,6 +286,37 @@ def check_traced(browser, pipeloom, folder, plan):
     page.close()
 
 
+def check_bench(browser, pipeloom, folder, shots):
+    """The page of `bench`: labels that are whole, rows with all cells."""
+    for name, options in (("bench", ["--problems", "comm", "--budgets",
+                                     "10ms,100ms"]),
+                          ("bench-one", ["--problems",
+                                         "uniform-unit-p4-m8-v1-looped",
+                                         "--budgets", "10ms"])):
+        out = os.path.join(folder, name)
+        subprocess.run([pipeloom, "bench", *options, "--out", out], check=True,
+                       capture_output=True)
+        page = browser.open(os.path.join(out, "index.html"))
+        cut = page.evaluate("""[...document.querySelectorAll('svg text')]
+            .filter(t => {
+              const box = t.getBBox(), all = t.ownerSVGElement.viewBox.baseVal;
+              return box.x < 0 || box.x + box.width > all.width;
+            }).map(t => t.textContent)""")
+        expect(not cut, name, "labels are cut:", cut)
+        short = page.evaluate("""[...document.querySelectorAll('tr')]
+            .filter(r => r.cells.length !== r.parentNode.rows[0].cells.length)
+            .map(r => r.innerText)""")
+        expect(not short, name, "rows have too few cells:", short)
+        count = page.evaluate("document.querySelector('.soft').textContent")
+        rows = page.evaluate("[...document.querySelectorAll('table')]"
+                             ".at(-1).rows.length - 1")
+        expect(count.startswith("1 problem." if rows == 1
+                                else f"{rows} problems."), name, count)
+        if shots:
+            page.screenshot(os.path.join(shots, f"{name}.png"))
+        page.close()
+
+
 def measure(browser, name, path):
     page = browser.open(path)
     page.evaluate("new Promise(r => setTimeout(r, 500))")
@@ -326,6 +357,7 @@ def main():
         os.makedirs(args.shots, exist_ok=True)
     with browser, tempfile.TemporaryDirectory() as folder:
         check_backtest(browser, args.pipeloom, folder, args.shots)
+        check_bench(browser, args.pipeloom, folder, args.shots)
         for name, (ranks, least, command) in CASES.items():
             plan = os.path.join(folder, name + ".pb")
             path = os.path.join(folder, name + ".html")

@@ -10,7 +10,7 @@ import types
 from typing import (Any, Dict, Iterable, List, Mapping, NamedTuple, Optional,
                     Sequence, Tuple)
 
-from pipeloom.check import check_plan
+from pipeloom.check import InvalidPlan, check_plan
 
 _KINDS = {1: "F", 2: "B", 3: "W"}
 
@@ -239,12 +239,16 @@ def _periods(protos: Any) -> Dict[int, int]:
     return {a.task: a.period for a in protos if a.period > 1}
 
 
-def from_execution_plan(proto: Any) -> Plan:
-    """Returns the plan of an ExecutionPlan message, with all ranks and without
-    microbatches."""
+def _check_format(proto: Any) -> None:
     if proto.format != "pipeloom.plan" or proto.version != 1:
         raise ValueError(f"no plan of version 1: {proto.format!r}, version "
                          f"{proto.version}")
+
+
+def from_execution_plan(proto: Any) -> Plan:
+    """Returns the plan of an ExecutionPlan message, with all ranks and without
+    microbatches."""
+    _check_format(proto)
     return Plan(
         num_ranks=len(proto.programs),
         module_names=tuple(proto.graph.module_names),
@@ -293,12 +297,24 @@ def from_rank_plan(proto: Any) -> Plan:
 
 def read_plan(path: str) -> Plan:
     """Reads a plan file of `pipeloom plan --out` in protobuf form. InvalidPlan
-    (pipeloom.check): it is not the plan of a step."""
+    (pipeloom.check): it is not the plan of a step, is cut off, or was changed
+    after it was written. OSError."""
+    from google.protobuf.message import DecodeError
     from pipeloom import messages
+    from pipeloom.plan_checksum import check_checksum
     with open(path, "rb") as file:
-        plan = from_execution_plan(
-            messages.ExecutionPlan.FromString(file.read()))
-    check_plan(plan)
+        data = file.read()
+    try:
+        proto = messages.ExecutionPlan.FromString(data)
+        _check_format(proto)
+        check_checksum(proto)
+        plan = from_execution_plan(proto)
+        check_plan(plan)
+    except DecodeError:
+        raise InvalidPlan(f"{path}: its {len(data)} bytes are no whole plan in "
+                          "protobuf form") from None
+    except ValueError as error:
+        raise InvalidPlan(f"{path}: {error}") from error
     return plan
 
 

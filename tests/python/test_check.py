@@ -3,13 +3,16 @@ changed in them is refused, as a whole and as the share of a rank."""
 import dataclasses
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
 import unittest
+import warnings
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../../python"))
 
+from pipeloom import messages  # noqa: E402
 from pipeloom import static_schedule as sp  # noqa: E402
 from pipeloom.check import InvalidPlan, check_plan  # noqa: E402
 from pipeloom.plan import (Edge, Instruction, Microbatch, SubMicrobatch,  # noqa: E402
@@ -299,6 +302,44 @@ class CheckTest(unittest.TestCase):
                 for rank in plan.programs:
                     check_plan(share_of(plan, rank))
                 self.assert_refused(plan)
+
+    @unittest.skipUnless(BINARY, "PIPELOOM_BINARY is not set")
+    def test_a_plan_file_that_was_changed_is_refused_with_its_path(self):
+        padded = ("training.shape_buckets="
+                  '[{"module":"backbone","tokens":[4096,8192]}]')
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "plan.pb")
+            for job, batch, more in (("dip-t2v-s", "image_text", []),
+                                     ("llama3-8b", "text", ["--set", padded])):
+                subprocess.run(
+                    [BINARY, "plan", job, "--batch", batch, *more,
+                     "--partition", "rule", "--evaluations", "10",
+                     "--replicas", "1", "--out", path],
+                    check=True, stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL)
+                with open(path, "rb") as file:
+                    good = file.read()
+                read_plan(path)
+                draw = random.Random(3)
+                for _ in range(60):
+                    changed = bytearray(good)
+                    changed[draw.randrange(len(good))] ^= 1 << draw.randrange(8)
+                    self.assert_file_refused(path, bytes(changed))
+            proto = messages.ExecutionPlan.FromString(good)
+            proto.graph.tasks[5].duration_ns += 1
+            for content, words in (
+                    (proto.SerializeToString(), "checksum is .* was changed"),
+                    (good[:len(good) // 2], "no whole plan in protobuf form"),
+                    (b"", "no plan of version 1")):
+                self.assert_file_refused(path, content, words)
+
+    def assert_file_refused(self, path, content, words=""):
+        with open(path, "wb") as file:
+            file.write(content)
+        with warnings.catch_warnings(), self.assertRaisesRegex(
+                InvalidPlan, re.escape(path) + ": .*" + words):
+            warnings.simplefilter("ignore", RuntimeWarning)  # Of protobuf.
+            read_plan(path)
 
 
 if __name__ == "__main__":

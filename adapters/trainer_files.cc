@@ -206,8 +206,15 @@ absl::StatusOr<std::string> MegatronArguments(const TrainerLimits& trainer,
                     recompute.period > 0 ? "uniform" : "block",
                     "\n--recompute-num-layers ", count, "\n");
   }
-  absl::StrAppend(&text, "# microbatches of a step and replica: ",
-                  schedule.num_microbatches, "\n");
+  absl::StrAppend(&text, "# microbatches of a step and replica: ");
+  if (schedule.fewest_microbatches < schedule.most_microbatches) {
+    absl::StrAppend(&text, schedule.fewest_microbatches, " to ",
+                    schedule.most_microbatches,
+                    "; call Megatron with as many as the plan has "
+                    "(num_microbatches), else PlanRunner refuses it\n");
+  } else {
+    absl::StrAppend(&text, schedule.most_microbatches, "\n");
+  }
   if (trainer.order == PassOrder::kAny && !file.empty()) {
     absl::StrAppend(&text,
                     "# executes the plan itself: "
@@ -249,7 +256,7 @@ std::string TorchtitanArguments(const JobSpec& job, const Partition& partition,
         "[\n",
         absl::StrJoin(parts, ""), "]\n");
   }
-  const int32_t count = schedule.num_microbatches;
+  const int32_t count = schedule.most_microbatches;
   return absl::StrCat(
       "[parallelism]\ntensor_parallel_degree = ", job.parallel.tp,
       "\ncontext_parallel_degree = ", job.parallel.cp,
@@ -302,7 +309,7 @@ std::string TorchArguments(const JobSpec& job, const Partition& partition,
       "# torch.distributed.pipelining: the stages of each rank, and the "
       "schedule\n",
       "STAGES_OF_RANK = [", absl::StrJoin(ranks, ", "), "]\n",
-      "NUM_MICROBATCHES = ", schedule.num_microbatches, "\n",
+      "NUM_MICROBATCHES = ", schedule.most_microbatches, "\n",
       "# schedule = _PipelineScheduleRuntime(stages, NUM_MICROBATCHES, "
       "loss_fn)\n# schedule._load_csv(\"",
       file,
@@ -339,7 +346,7 @@ std::string DeepSpeedArguments(const JobSpec& job, const Partition& partition,
           : "\n# and checkpointable_layers=[the class of the blocks]: the plan "
             "keeps other layers",
       "\n# of the configuration\nGRADIENT_ACCUMULATION_STEPS = ",
-      schedule.num_microbatches, "\n", StageComments(job, partition));
+      schedule.most_microbatches, "\n", StageComments(job, partition));
 }
 
 // Returns whether a stage sends tensors with different numbers of rows.
@@ -376,18 +383,20 @@ absl::StatusOr<TrainerFile> ScheduleFileOf(const TrainerLimits& trainer,
   if (trainer.order == PassOrder::kAny) {
     // The trainer executes the plan itself; its text is for people.
     for (const Task& task : plan.graph.tasks()) {
-      file.num_microbatches =
-          std::max(file.num_microbatches, task.microbatch.value() + 1);
+      file.most_microbatches =
+          std::max(file.most_microbatches, task.microbatch.value() + 1);
       if (task.pass == Pass::kWeightGrad && !trainer.split_backward) {
         return absl::FailedPreconditionError(
             "the plan has weight gradients apart");
       }
     }
+    file.fewest_microbatches = file.most_microbatches;
     return file;
   }
   PIPELOOM_ASSIGN_OR_RETURN(PlanActions actions, ActionsOf(plan, options));
   file.notes = std::move(actions.notes);
-  file.num_microbatches = actions.shape.num_microbatches;
+  file.most_microbatches = actions.shape.num_microbatches;
+  file.fewest_microbatches = file.most_microbatches;
   if (trainer.split_backward) {
     file.extension = "csv";
     file.text = PrintTorchCsv(actions.table);

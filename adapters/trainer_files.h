@@ -20,7 +20,10 @@ struct TrainerFile {
   std::string extension{};  // Such as "csv".
   std::string text{};
   std::vector<std::string> notes{};  // Duties of the trainer.
-  int32_t num_microbatches = 0;
+  // A launch of several plans has the range of all, and one number for trainers
+  // that take the schedule from a file.
+  int32_t most_microbatches = 0;
+  int32_t fewest_microbatches = 0;
   int32_t group = 0;         // MegatronOrder::group.
   bool rows_differ = false;  // Whether a stage sends unequal tensors.
 };

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "cli/console/files.h"
+#include "cli/console/study_context.h"
 #include "cli/input/plan_file.h"
 #include "ir/plan/trainer.h"
 #include "planner/strategies/registry.h"
@@ -22,6 +25,95 @@ std::string NextTo(const std::string& path, absl::string_view suffix,
       path.substr(0,
                   dot == std::string::npos || dot <= name ? path.size() : dot),
       suffix, ".", extension);
+}
+
+// How far from the job's number of microbatches another is looked for.
+constexpr int32_t kNearMicrobatches = 16;
+
+// The number of microbatches of a replica's step.
+struct Counted {
+  size_t step = 0;
+  int32_t replica = 0;
+  size_t count = 0;
+  std::string ToString() const {
+    return absl::StrFormat("step %d, replica %d has %d", step, replica, count);
+  }
+};
+
+std::vector<Counted> CountsOf(const std::vector<partition::PackedStep>& packed,
+                              int32_t replicas) {
+  std::vector<Counted> counts;
+  for (size_t s = 0; s < packed.size(); ++s) {
+    for (int32_t r = 0; r < replicas; ++r) {
+      counts.push_back({s, r, packed[s].packed[static_cast<size_t>(r)].size()});
+    }
+  }
+  return counts;
+}
+
+bool AllAsMany(const std::vector<Counted>& counts) {
+  return absl::c_all_of(counts, [&](const Counted& one) {
+    return one.count == counts.front().count;
+  });
+}
+
+// Returns the number of microbatches next to the job's with which all steps
+// have as many; 0: none was found.
+int32_t AnotherNumber(studies::JobInput input, size_t num_steps,
+                      const Context& context) {
+  studies::StudyContext quiet = StudyContextOf(context);
+  quiet.warn = nullptr;
+  const int32_t asked = input.job.training.microbatches;
+  for (int32_t distance = 1; distance <= kNearMicrobatches; ++distance) {
+    for (const int32_t number : {asked - distance, asked + distance}) {
+      if (number < 1) continue;
+      input.job.training.microbatches = number;
+      const auto packed =
+          studies::PackSteps(input, static_cast<int64_t>(num_steps), quiet);
+      if (!packed.ok()) continue;
+      const std::vector<Counted> counts = CountsOf(*packed, input.replicas);
+      if (static_cast<int32_t>(counts.front().count) == number &&
+          AllAsMany(counts)) {
+        return number;
+      }
+    }
+  }
+  return 0;
+}
+
+// Returns whether the trainer runs plans with different numbers of
+// microbatches: its launch arguments and schedule files have one number.
+bool MayDiffer(const TrainerLimits& trainer) {
+  return trainer.everything || trainer.order == PassOrder::kAny;
+}
+
+constexpr absl::string_view kAsMany =
+    "every step and replica needs as many microbatches, but ";
+
+// Returns FailedPrecondition if steps have different numbers of microbatches
+// and the trainer cannot run that.
+absl::Status CheckCounts(const TrainerLimits& trainer,
+                         const studies::JobInput& input,
+                         const std::vector<partition::PackedStep>& packed,
+                         const Context& context) {
+  if (MayDiffer(trainer)) return absl::OkStatus();
+  const std::vector<Counted> counts = CountsOf(packed, input.replicas);
+  if (AllAsMany(counts)) return absl::OkStatus();
+  const auto [fewest, most] = std::minmax_element(
+      counts.begin(), counts.end(),
+      [](const Counted& a, const Counted& b) { return a.count < b.count; });
+  const int32_t other = AnotherNumber(input, packed.size(), context);
+  return CannotExecute(
+      trainer,
+      absl::StrFormat(
+          "%s%s and %s, as the samples do not fill the %d that "
+          "training.microbatches asks for; %s",
+          kAsMany, fewest->ToString(), most->ToString(),
+          input.job.training.microbatches,
+          other > 0
+              ? absl::StrFormat("with --microbatches %d all have as many",
+                                other)
+              : "take other samples, or a larger training.microbatch_tokens"));
 }
 
 }  // namespace
@@ -70,6 +162,8 @@ absl::StatusOr<planner::PreparedJob> PrepareForTrainer(
     return UsageError(absl::StrCat("--for ", strategy->trainer().name,
                                    " with --robust: use one of the two"));
   }
+  PIPELOOM_RETURN_IF_ERROR(
+      CheckCounts(strategy->trainer(), input, packed, context));
   PIPELOOM_ASSIGN_OR_RETURN(
       const planner::PreparedJob prepared,
       PrepareWithPartition(input, *strategy, costs,
@@ -104,15 +198,23 @@ absl::StatusOr<TrainerOutput> TrainerOutputOf(
                  : text);
       }
       output.schedules.back().push_back(std::move(file));
+      // The launch is for all plans.
       adapters::TrainerFile& first = output.schedules[0][0];
       const adapters::TrainerFile& last = output.schedules.back().back();
-      first.rows_differ |= last.rows_differ;  // The launch is for all plans.
-      if (last.num_microbatches != first.num_microbatches ||
-          last.group != first.group) {
-        note(absl::StrCat(
-            of, " has ", last.num_microbatches, " microbatches in groups of ",
-            last.group, "; the launch arguments are for ",
-            first.num_microbatches, " in groups of ", first.group));
+      first.rows_differ |= last.rows_differ;
+      if (MayDiffer(strategy.trainer())) {
+        first.most_microbatches =
+            std::max(first.most_microbatches, last.most_microbatches);
+        first.fewest_microbatches =
+            std::min(first.fewest_microbatches, last.fewest_microbatches);
+      } else if (last.most_microbatches != first.most_microbatches ||
+                 last.group != first.group) {
+        return CannotExecute(
+            strategy.trainer(),
+            absl::StrFormat(
+                "%s%s has %d in groups of %d, and the first %d in groups of %d",
+                kAsMany, of, last.most_microbatches, last.group,
+                first.most_microbatches, first.group));
       }
     }
   }

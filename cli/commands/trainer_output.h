@@ -42,8 +42,9 @@ PartitionFlags PartitionFlagsFor(const planner::TrainerStrategy* trainer,
 
 // Prepares the job for the trainer: its partition, that of PartitionFlagsFor(),
 // and its recomputation, with which all steps fit. Errors of
-// PrepareWithPartition and TrainerStrategy::FixRecompute; UsageError: settings
-// with disturbances.
+// PrepareWithPartition and TrainerStrategy::FixRecompute; FailedPrecondition:
+// steps or replicas have different numbers of microbatches, which the trainer
+// cannot run; UsageError: settings with disturbances.
 absl::StatusOr<planner::PreparedJob> PrepareForTrainer(
     const studies::JobInput& input,
     const std::vector<partition::PackedStep>& packed,
@@ -56,7 +57,9 @@ struct TrainerOutput {
   std::vector<std::vector<adapters::TrainerFile>> schedules{};
   std::vector<std::string> notes{};  // Duties of the trainer, each once.
 };
-// Makes them. REQUIRES: there is a step.
+// Makes them. The first one's numbers of microbatches and rows are those of
+// all. FailedPrecondition: one trainer cannot run them all. REQUIRES: there is
+// a step.
 absl::StatusOr<TrainerOutput> TrainerOutputOf(
     const planner::TrainerStrategy& strategy,
     const std::vector<studies::PlannedStep>& steps);

@@ -149,7 +149,7 @@ absl::Status CheckPlan(const TrainerLimits& trainer, const JobSpec& job,
   TableShape shape;
   PIPELOOM_RETURN_IF_ERROR(CheckTable(table, &shape));
   if (shape.num_stages != static_cast<int32_t>(rank_of.size()) ||
-      shape.num_microbatches != file.num_microbatches) {
+      shape.num_microbatches != file.most_microbatches) {
     return absl::InternalError("the shape of the table");
   }
   return ScheduleOf(table, {}, "again").status();

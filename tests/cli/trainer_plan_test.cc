@@ -10,6 +10,7 @@
 namespace pipeloom::cli {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -122,6 +123,45 @@ TEST_F(TrainerPlanTest, AComparisonLeavesOutWhatTheTrainerCannotExecute) {
   EXPECT_EQ(compare({"--static"}).code, 2);
   EXPECT_EQ(compare({"--robust"}).code, 2);
   EXPECT_NE(compare({"--strategies", "dip"}).code, 0);
+}
+
+// The steps of these samples have 5 to 8 of 8 microbatches.
+std::vector<std::string> PlanUneven(const std::string& trainer,
+                                    const std::string& microbatches,
+                                    const std::string& out) {
+  return {"plan",           "llama3-8b", "--batch",       "interleaved",
+          "--steps",        "3",         "--for",         trainer,
+          "--out",          out,         "--evaluations", "100",
+          "--microbatches", microbatches};
+}
+
+TEST_F(TrainerPlanTest, AFileForOneNumberOfMicrobatchesNeedsItInAllSteps) {
+  for (const char* trainer :
+       {"megatron-stock", "torch", "torchtitan", "deepspeed"}) {
+    SCOPED_TRACE(trainer);
+    const Outcome uneven = Pipeloom(PlanUneven(trainer, "8", Path("plan.pb")));
+    EXPECT_EQ(uneven.code, 1);
+    EXPECT_THAT(uneven.err,
+                AllOf(HasSubstr(absl::StrCat("--for ", trainer)),
+                      HasSubstr("step 2, replica 1 has 5"),
+                      HasSubstr("with --microbatches 9 all have as many")));
+    EXPECT_TRUE(std::filesystem::is_empty(folder_));
+  }
+  const Outcome even =
+      Pipeloom(PlanUneven("megatron-stock", "5", Path("plan.pb")));
+  ASSERT_EQ(even.code, 0) << even.err;
+  EXPECT_THAT(even.out, HasSubstr("# microbatches of a step and replica: 5\n"));
+  for (const char* file : {"plan-0000.order", "plan-0002-r1.order"}) {
+    const auto order = ReadFile(Path(file));
+    ASSERT_TRUE(order.ok()) << file;
+    EXPECT_THAT(*order, HasSubstr(" microbatches 5 "));
+  }
+}
+
+TEST_F(TrainerPlanTest, PlanRunnerTakesTheNumberOfEachPlan) {
+  const Outcome made = Pipeloom(PlanUneven("megatron", "8", Path("plan.pb")));
+  ASSERT_EQ(made.code, 0) << made.err;
+  EXPECT_THAT(made.out, HasSubstr("replica: 5 to 8; call Megatron with"));
 }
 
 TEST_F(TrainerPlanTest, NamesWhatCannotBePlanned) {

@@ -363,10 +363,10 @@ bool RowsDiffer(const ExecutionPlan& plan) {
 
 // Returns a comment with the order in which a trainer takes a plan's
 // microbatches; empty if they come as they are.
-std::string OrderComment(const std::vector<int32_t>& microbatches) {
-  if (std::is_sorted(microbatches.begin(), microbatches.end())) return "";
+std::string OrderComment(const TrainerFile& file) {
+  if (file.feed_order.empty()) return "";
   return absl::StrCat("# feed microbatches in the order ",
-                      absl::StrJoin(microbatches, ","), "\n");
+                      absl::StrJoin(file.feed_order, ","), "\n");
 }
 
 }  // namespace
@@ -397,6 +397,10 @@ absl::StatusOr<TrainerFile> ScheduleFileOf(const TrainerLimits& trainer,
   file.notes = std::move(actions.notes);
   file.most_microbatches = actions.shape.num_microbatches;
   file.fewest_microbatches = file.most_microbatches;
+  if (!std::is_sorted(actions.microbatches.begin(),
+                      actions.microbatches.end())) {
+    file.feed_order = std::move(actions.microbatches);
+  }
   if (trainer.split_backward) {
     file.extension = "csv";
     file.text = PrintTorchCsv(actions.table);
@@ -412,15 +416,13 @@ absl::StatusOr<TrainerFile> ScheduleFileOf(const TrainerLimits& trainer,
     }
     file.extension = "order";
     file.group = order.group;
-    file.text = absl::StrCat(OrderComment(actions.microbatches),
-                             PrintMegatronOrder(order));
+    file.text = absl::StrCat(OrderComment(file), PrintMegatronOrder(order));
     return file;
   }
   PIPELOOM_ASSIGN_OR_RETURN(const DeepSpeedSteps steps,
                             ToDeepSpeed(actions.table));
   file.extension = "deepspeed";
-  file.text =
-      absl::StrCat(OrderComment(actions.microbatches), PrintDeepSpeed(steps));
+  file.text = absl::StrCat(OrderComment(file), PrintDeepSpeed(steps));
   return file;
 }
 

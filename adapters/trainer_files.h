@@ -26,6 +26,9 @@ struct TrainerFile {
   int32_t fewest_microbatches = 0;
   int32_t group = 0;         // MegatronOrder::group.
   bool rows_differ = false;  // Whether a stage sends unequal tensors.
+  // The plan's microbatches in the order in which the trainer takes them; empty
+  // if it takes them as they are.
+  std::vector<int32_t> feed_order{};
 };
 
 // Returns the schedule file of a plan. Errors of ActionsOf and of the trainer's

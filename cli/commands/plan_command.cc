@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/types/span.h"
 #include "base/status_macros.h"
 #include "cli/commands/slow_flags.h"
 #include "cli/commands/trainer_output.h"
@@ -62,17 +63,53 @@ Table StepsTable(const std::vector<studies::PlannedStep>& steps) {
   return table;
 }
 
+// Writes what to feed to the replicas of a step: the samples of the plan's
+// microbatches, as indices into the batch, and the order in which a trainer
+// takes the microbatches. `schedules`: its files by replica; empty: none.
+void WriteFeeds(const studies::PlannedStep& step,
+                const partition::PackedStep& packed,
+                absl::Span<const adapters::TrainerFile> schedules,
+                formats::JsonWriter* json) {
+  json->Key("replicas").BeginArray();
+  for (size_t r = 0; r < step.replicas.size(); ++r) {
+    json->BeginObject().Key("replica").Int(step.replicas[r].plan.replica);
+    json->Key("microbatch_samples").BeginArray();
+    for (const auto& samples : step.replicas[r].microbatches.samples) {
+      json->BeginArray();
+      for (const SampleId s : samples) json->Int(packed.piece_of[s].value());
+      json->EndArray();
+    }
+    json->EndArray();
+    if (!schedules.empty()) {
+      json->Key("feed_order").BeginArray();
+      const std::vector<int32_t>& order = schedules[r].feed_order;
+      for (int32_t i = 0; i < step.replicas[r].microbatches.num_microbatches;
+           ++i) {
+        json->Int(order.empty() ? i : order[static_cast<size_t>(i)]);
+      }
+      json->EndArray();
+    }
+    json->EndObject();
+  }
+  json->EndArray();
+}
+
 std::string Json(const JobSpec& job, const std::string& strategy,
                  const std::vector<studies::PlannedStep>& steps,
-                 const std::string& trainer, const std::string& arguments) {
+                 const std::vector<partition::PackedStep>& packed,
+                 const std::string& trainer, const std::string& arguments,
+                 const TrainerOutput& output) {
   formats::JsonWriter json(true);
   json.BeginObject().Key("job").String(job.name);
   if (!arguments.empty()) {
     json.Key("for").String(trainer).Key("launch").String(arguments);
   }
   json.Key("steps").BeginArray();
-  for (const studies::PlannedStep& step : steps) {
+  for (size_t s = 0; s < steps.size(); ++s) {
+    const studies::PlannedStep& step = steps[s];
     json.BeginObject().Key("step").Int(step.step);
+    json.Key("samples").Int(step.num_samples);
+    json.Key("microbatches").Int(step.slowest().microbatches.num_microbatches);
     json.Key("strategy").String(strategy);
     json.Key("schedule").String(strategy);
     json.Key("step_time_us").Micros(step.step_time());
@@ -91,6 +128,11 @@ std::string Json(const JobSpec& job, const std::string& strategy,
     if (const auto& robust = step.slowest().robust) {
       WriteRobust(robust->chosen, robust->nominal, &json);
     }
+    WriteFeeds(step, packed[s],
+               output.schedules.empty()
+                   ? absl::Span<const adapters::TrainerFile>()
+                   : absl::MakeConstSpan(output.schedules[s]),
+               &json);
     json.EndObject();
   }
   json.EndArray()
@@ -119,7 +161,9 @@ class PlanCommand : public Command {
         "and order of these microbatches can. --out writes plan.pb for one "
         "step and replica, "
         "plan-0003.pb and plan-0003-r1.pb for several; a name that ends in "
-        ".txt gets the text form.\n\n"
+        ".txt gets the text form. --format json has the samples of each "
+        "microbatch too, as indices into the batch; one that was cut is in "
+        "several.\n\n"
         "--for keeps to what a trainer can execute, prints its launch "
         "arguments and writes its schedule files next to the plans "
         "(docs/integration.md). megatron: Megatron-Core with PlanRunner; "
@@ -249,8 +293,8 @@ class PlanCommand : public Command {
       end = absl::CancelledError("stopped");
     }
     if (format_ == "json") {
-      context.print(
-          Json(input.job, name_of_strategy, steps, trainer_, arguments));
+      context.print(Json(input.job, name_of_strategy, steps, packed, trainer_,
+                         arguments, output));
       return end;
     }
     PrintTable(input, name_of_strategy, steps, context);

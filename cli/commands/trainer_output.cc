@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "cli/console/files.h"
 #include "cli/console/study_context.h"
@@ -197,6 +198,11 @@ absl::StatusOr<TrainerOutput> TrainerOutputOf(
                  ? absl::StrCat(of, ": ", text)
                  : text);
       }
+      if (!file.feed_order.empty() && file.extension == "csv") {
+        absl::StrAppend(&output.feed_comments, "# ", of,
+                        ": feed microbatches in the order ",
+                        absl::StrJoin(file.feed_order, ","), "\n");
+      }
       output.schedules.back().push_back(std::move(file));
       // The launch is for all plans.
       adapters::TrainerFile& first = output.schedules[0][0];
@@ -224,10 +230,13 @@ absl::StatusOr<TrainerOutput> TrainerOutputOf(
 absl::StatusOr<std::string> LaunchArgumentsOf(
     const planner::TrainerStrategy& strategy, const planner::PreparedJob& job,
     const TrainerOutput& output, absl::string_view file) {
-  return adapters::LaunchArguments(
-      strategy.trainer(), job.costs->job(), job.partition,
-      strategy.recompute().value_or(RecomputeSetting{}), output.schedules[0][0],
-      file);
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const std::string arguments,
+      adapters::LaunchArguments(
+          strategy.trainer(), job.costs->job(), job.partition,
+          strategy.recompute().value_or(RecomputeSetting{}),
+          output.schedules[0][0], file));
+  return absl::StrCat(arguments, output.feed_comments);
 }
 
 absl::string_view LaunchExtension(const TrainerLimits& trainer) {

@@ -56,6 +56,9 @@ absl::StatusOr<planner::PreparedJob> PrepareForTrainer(
 struct TrainerOutput {
   std::vector<std::vector<adapters::TrainerFile>> schedules{};
   std::vector<std::string> notes{};  // Duties of the trainer, each once.
+  // Comments of the launch arguments: in which order microbatches are fed where
+  // a schedule file has no place for it.
+  std::string feed_comments{};
 };
 // Makes them. The first one's numbers of microbatches and rows are those of
 // all. FailedPrecondition: one trainer cannot run them all. REQUIRES: there is

@@ -150,13 +150,15 @@ TEST_F(CommandsTest, PlanAndCompareHaveTheKeysOfTheContract) {
   EXPECT_EQ(planned["job"], "dip-vlm-s");
   ASSERT_EQ(planned["steps"].size(), 2u);
   double sum = 0;
+  int64_t taken = 0;
   for (const Json& step : planned["steps"]) {
     EXPECT_THAT(Keys(step),
                 ElementsAre("any_partition_bound_us", "any_partition_gap_ratio",
                             "bound_source", "bubble_ratio", "epilogue_ratio",
                             "evaluations", "gap_ratio", "lower_bound_us", "mfu",
-                            "peak_bytes", "schedule", "search_us", "step",
-                            "step_time_us", "strategy"));
+                            "microbatches", "peak_bytes", "replicas", "samples",
+                            "schedule", "search_us", "step", "step_time_us",
+                            "strategy"));
     EXPECT_EQ(step["peak_bytes"].size(), 4u);
     EXPECT_GE(step["step_time_us"], step["lower_bound_us"]);
     EXPECT_GT(step["any_partition_bound_us"], 0);
@@ -164,6 +166,20 @@ TEST_F(CommandsTest, PlanAndCompareHaveTheKeysOfTheContract) {
     EXPECT_GT(step["mfu"], 0);
     EXPECT_LT(step["mfu"], 1);
     sum += step["step_time_us"].get<double>();
+    // Every sample of the step is in a microbatch of one replica.
+    std::set<int64_t> fed;
+    for (const Json& replica : step["replicas"]) {
+      const Json& samples = replica["microbatch_samples"];
+      EXPECT_EQ(samples.size(), step["microbatches"].get<size_t>());
+      for (const Json& of_one : samples) {
+        EXPECT_FALSE(of_one.empty());
+        for (const Json& sample : of_one) fed.insert(sample.get<int64_t>());
+      }
+    }
+    EXPECT_EQ(static_cast<int64_t>(fed.size()), step["samples"]);
+    EXPECT_EQ(*fed.begin(), taken);
+    taken += static_cast<int64_t>(fed.size());
+    EXPECT_EQ(*fed.rbegin() + 1, taken);
   }
   EXPECT_NEAR(planned["mean_step_time_us"].get<double>(), sum / 2, 0.002);
 

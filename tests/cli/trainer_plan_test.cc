@@ -1,8 +1,12 @@
 // plan --for: the trainer's files and launch arguments.
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "cli/console/files.h"
 #include "tests/cli/run_command.h"
 #include "tests/support/status_matchers.h"
@@ -10,7 +14,9 @@
 namespace pipeloom::cli {
 namespace {
 
+using Json = nlohmann::json;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -155,6 +161,36 @@ TEST_F(TrainerPlanTest, AFileForOneNumberOfMicrobatchesNeedsItInAllSteps) {
     const auto order = ReadFile(Path(file));
     ASSERT_TRUE(order.ok()) << file;
     EXPECT_THAT(*order, HasSubstr(" microbatches 5 "));
+  }
+}
+
+TEST_F(TrainerPlanTest, SaysInWhichOrderMicrobatchesAreFed) {
+  for (const char* trainer : {"torch", "torchtitan", "deepspeed"}) {
+    SCOPED_TRACE(trainer);
+    std::vector<std::string> args = PlanUneven(trainer, "5", Path("plan.pb"));
+    args.insert(args.end(), {"--format", "json"});
+    const Outcome made = Pipeloom(args);
+    ASSERT_EQ(made.code, 0) << made.err;
+    const Json plan = Json::parse(made.out);
+    const bool in_launch = std::string(trainer) != "deepspeed";
+    const std::string launch = plan["launch"];
+    int reordered = 0;
+    for (const Json& step : plan["steps"]) {
+      for (const Json& replica : step["replicas"]) {
+        std::vector<int32_t> order = replica["feed_order"];
+        const std::string says = absl::StrCat(
+            "# step ", step["step"].get<int>(), ", replica ",
+            replica["replica"].get<int>(), ": feed microbatches in the order ",
+            absl::StrJoin(order, ","), "\n");
+        const bool sorted = std::is_sorted(order.begin(), order.end());
+        if (!sorted) ++reordered;
+        EXPECT_EQ(absl::StrContains(launch, says), in_launch && !sorted);
+        std::sort(order.begin(), order.end());
+        EXPECT_THAT(order, ElementsAre(0, 1, 2, 3, 4));
+        EXPECT_EQ(replica["microbatch_samples"].size(), 5u);
+      }
+    }
+    EXPECT_GT(reordered, 0);
   }
 }
 

@@ -232,6 +232,8 @@ class Session:
             if self._closing or request is None:
                 self.counts["dropped_reports"] += 1
                 return
+            if not request.trace.spans:
+                return  # A rank without tasks has nothing to report.
             self._calls.append(_Call("report", step, request))
             waiting = [c for c in self._calls if c.kind == "report"]
             if len(waiting) > _MAX_REPORTS:

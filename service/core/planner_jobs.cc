@@ -243,6 +243,7 @@ absl::StatusOr<v1::ReportTraceResponse> PlannerCore::Report(
   std::shared_ptr<const CostEpoch> epoch;
   std::optional<emulator::CostLearner> learned;
   std::set<int32_t> ranks;
+  std::set<int32_t> reported;
   {
     const MutexLock lock(&mutex_);
     const Job* job = table_.Find(key.job);
@@ -260,16 +261,21 @@ absl::StatusOr<v1::ReportTraceResponse> PlannerCore::Report(
       return absl::InvalidArgumentError(
           "plan_checksum is not that of the step's plan");
     }
-    // Only spans of ranks that have not reported yet count.
     const Step& step = job->steps.at(key.step);
-    for (const Span& span : trace->spans) ranks.insert(span.rank.value());
-    std::erase_if(trace->spans, [&](const Span& span) {
-      return step.reported.contains({key.replica, span.rank.value()});
-    });
+    for (const Span& span : trace->spans) {
+      const int32_t r = span.rank.value();
+      ranks.insert(r);
+      if (step.reported.contains({key.replica, r})) reported.insert(r);
+    }
     served = job->served;
     epoch = step.epoch;
     learned = job->learned;
   }
+  PIPELOOM_RETURN_IF_ERROR(CheckReport(*trace, ready->plan.graph));
+  // Only spans of ranks that had not reported yet count.
+  std::erase_if(trace->spans, [&](const Span& span) {
+    return reported.contains(span.rank.value());
+  });
   v1::ReportTraceResponse response;
   PIPELOOM_ASSIGN_OR_RETURN(
       const double error,

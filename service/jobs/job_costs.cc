@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 
 namespace pipeloom::service {
@@ -10,7 +11,54 @@ namespace {
 
 constexpr double kMaxFactor = 8;
 
+double FactorOf(const emulator::PassFactors& factors, Pass pass) {
+  switch (pass) {
+    case Pass::kForward:
+      return factors.forward;
+    case Pass::kBackward:
+      return factors.backward;
+    case Pass::kWeightGrad:
+      return factors.weight_grad;
+  }
+  return 1;
+}
+
 }  // namespace
+
+absl::Status CheckReport(const StepTrace& trace, const StageGraph& graph) {
+  if (trace.num_ranks != graph.num_ranks()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("trace.num_ranks is %d; the plan has %d",
+                        trace.num_ranks, graph.num_ranks()));
+  }
+  IdVector<TaskId, bool> seen(graph.num_tasks(), false);
+  bool takes_time = false;
+  for (size_t i = 0; i < trace.spans.size(); ++i) {
+    const Span& span = trace.spans[i];
+    if (span.kind != SpanKind::kTask) continue;
+    if (!graph.tasks().Contains(span.task)) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("trace.spans[%d].task is %d; it must be in [0, %d)",
+                          i, span.task.value(), graph.num_tasks()));
+    }
+    const RankId rank = graph.task(span.task).rank;
+    if (span.rank != rank) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "trace.spans[%d].rank is %d; task %d is on rank %d", i,
+          span.rank.value(), span.task.value(), rank.value()));
+    }
+    if (seen[span.task]) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "trace.spans[%d].task is %d, of which there is a span already", i,
+          span.task.value()));
+    }
+    seen[span.task] = true;
+    takes_time |= span.end > span.start;
+  }
+  if (takes_time) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "trace.spans has no task that takes time; a report needs at least one");
+}
 
 IdVector<ModuleId, emulator::PassFactors> FactorsOf(
     const emulator::CostLearner& learned, const ModelSpec& model) {
@@ -22,7 +70,9 @@ IdVector<ModuleId, emulator::PassFactors> FactorsOf(
 void AppendCorrections(const emulator::CostLearner& learned,
                        const ModelSpec& model,
                        v1::ReportTraceResponse* response) {
-  for (const ModuleSpec& module : model.modules) {
+  const auto factors = FactorsOf(learned, model);
+  for (const ModuleId m : model.modules.ids()) {
+    const ModuleSpec& module = model.modules[m];
     for (const Pass pass :
          {Pass::kForward, Pass::kBackward, Pass::kWeightGrad}) {
       const int64_t tasks = learned.Tasks(module.name, pass);
@@ -31,7 +81,7 @@ void AppendCorrections(const emulator::CostLearner& learned,
       c.set_module(module.name);
       c.set_kind(
           static_cast<v1::TaskKind>(v1::FORWARD + static_cast<int>(pass)));
-      c.set_factor(learned.Factor(module.name, pass));
+      c.set_factor(FactorOf(factors[m], pass));
       c.set_tasks(tasks);
     }
   }

@@ -36,13 +36,17 @@ PlanOrError PlannerCore::Look(const PlanKey& key, int32_t rank, bool* on_disk) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "replica is %d; it must be in [0, %d)", key.replica, layout.dp));
   }
-  if (rank >= layout.pp || key.step < 0 || key.attempt < 0) {
+  if (key.step < 0 || key.step > kMaxSteps) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "step is %d; it must be in [0, %d]", key.step, kMaxSteps));
+  }
+  if (key.attempt < 0 || key.attempt > kMaxAttempts) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "attempt is %d; it must be in [0, %d]", key.attempt, kMaxAttempts));
+  }
+  if (rank >= layout.pp) {
     return absl::InvalidArgumentError(
-        key.step < 0 ? absl::StrFormat("step is %d; it must be >= 0", key.step)
-        : key.attempt < 0
-            ? absl::StrFormat("attempt is %d; it must be >= 0", key.attempt)
-            : absl::StrFormat("rank is %d; it must be in [0, %d)", rank,
-                              layout.pp));
+        absl::StrFormat("rank is %d; it must be in [0, %d)", rank, layout.pp));
   }
   if (key.attempt < job.attempt) return OldAttempt(key.attempt, job.attempt);
   if (key.attempt == job.attempt) {

@@ -13,9 +13,6 @@
 namespace pipeloom::service {
 namespace {
 
-constexpr int64_t kMaxSteps = int64_t{1} << 48;
-constexpr int64_t kMaxAttempts = int64_t{1} << 48;
-
 absl::Status Prefixed(absl::string_view prefix, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(prefix, status.message()));
 }

@@ -15,6 +15,10 @@
 
 namespace pipeloom::service {
 
+// The largest number of a step and of an attempt.
+inline constexpr int64_t kMaxSteps = int64_t{1} << 48;
+inline constexpr int64_t kMaxAttempts = int64_t{1} << 48;
+
 struct StepBatch {
   int64_t step = 0;
   int64_t attempt = 0;

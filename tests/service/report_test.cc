@@ -1,4 +1,4 @@
-// Reports of measured steps.
+// Reports of measured steps, and steps that cannot be.
 #include <cstdint>
 #include <functional>
 
@@ -91,6 +91,21 @@ TEST(ReportTest, AReportThatIsNoneOfThePlanIsRefused) {
   EXPECT_TRUE(send(good).ok());  // A repetition, which is ignored.
   EXPECT_EQ(response.corrections(0).factor(), 0.125);
   EXPECT_EQ(response.mean_task_time_error(), 0);
+}
+
+TEST(ReportTest, AStepThatCannotBeIsRefusedAtOnce) {
+  TestService service;
+  const std::string job = service.OpenSmallJob(1);
+  v1::GetPlanResponse whole;
+  v1::RankPlan share;
+  for (const int64_t step : {int64_t{-1}, int64_t{1} << 62}) {
+    for (const grpc::Status& status : {service.GetWhole(job, step, 0, &whole),
+                                       service.Get(job, step, 0, 0, &share)}) {
+      EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+      EXPECT_THAT(status.error_message(),
+                  HasSubstr("it must be in [0, 281474976710656]"));
+    }
+  }
 }
 
 }  // namespace

@@ -466,6 +466,24 @@ class Inputs(unittest.TestCase):
             pipeloom.compare("dip-vlm-s", "mixed", memory_limit="1GiB",
                              strategies=["1f1b"], **SEARCH)
 
+    def test_messages_name_arguments_of_python(self):
+        with planner.commands.Files() as files:
+            for message, words in [
+                    ("searched, once; --partition rule plans without",
+                     "searched, once; partition='rule' plans without"),
+                    ("searched for 2 s, once; --warm-up 0s plans without",
+                     "searched for 2 s, once"),
+                    ("less; `pipeloom partition tut --layouts` searches layouts",
+                     "less; pipeloom.search_layout searches layouts"),
+                    ("--for torch: no; with --microbatches 9 all have as many; "
+                     "--for pipeloom plans without the limits",
+                     "for_trainer torch: no; with microbatches=9 all have as "
+                     "many; for_trainer='pipeloom' plans without the limits"),
+                    ("times that `pipeloom run --learn` measured; --slow-link 3",
+                     "times that `pipeloom run --learn` measured; "
+                     "slow_links 3")]:
+                self.assertEqual(files.clean(message), words)
+
     def test_notes_are_warnings(self):
         with self.assertWarnsRegex(planner.PlanningWarning,
                                    "short: samples make"):

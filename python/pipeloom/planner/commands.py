@@ -23,6 +23,22 @@ _ARGUMENTS = {"for": "for_trainer", "slow": "slow_ranks",
 _DATA_SETS = (".tar", ".tar.gz", ".tgz", ".parquet", ".arrow")
 
 
+def _argument(option: str) -> str:
+    return _ARGUMENTS.get(option, option.replace("-", "_"))
+
+
+def _as_arguments(text: str) -> str:
+    """Returns the text with the command's options as arguments."""
+    # Without an argument of that name here.
+    text = text.replace("; --warm-up 0s plans without", "")
+    text = re.sub(
+        r"(?<![\w-])--([a-z][a-z-]*) (\S+)(?= plans without| all have as many)",
+        lambda m: f"{_argument(m.group(1))}=" + (
+            m.group(2) if m.group(2).isdigit() else f"'{m.group(2)}'"), text)
+    return re.sub(r"(?<![\w-])--([a-z][a-z-]*)",
+                  lambda m: _argument(m.group(1)), text)
+
+
 class PlanningWarning(UserWarning):
     """A note of the planner, such as a step that is short of samples."""
 
@@ -101,9 +117,12 @@ class Files:
         message = message.replace(self._folder.name + os.sep, "")
         message = re.sub(r"\b(job|model|cluster|partition)\.json:(\d+:)? ", "",
                          message)
-        return re.sub(r"(?<![\w-])--([a-z][a-z-]*)",
-                      lambda m: _ARGUMENTS.get(
-                          m.group(1), m.group(1).replace("-", "_")), message)
+        # Commands that are quoted as a whole stay.
+        return "".join(
+            part if part.startswith("`") else _as_arguments(part)
+            for part in re.split("(`[^`]*`)", re.sub(
+                "`pipeloom partition [^`]* --layouts`",
+                "pipeloom.search_layout", message)))
 
 
 def sample_lines(samples: Iterable[Union[Sample, Mapping[str, Any]]]) -> str:

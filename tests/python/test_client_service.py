@@ -123,6 +123,7 @@ class ClientServiceTest(unittest.TestCase):
         for session in sessions:
             session.go_back(0)
         for rank, share in enumerate(self.shares(sessions, 0)):
+            sessions[rank].report(0, share.checksum, [])  # Is not sent.
             own = [i for i, t in share.tasks.items() if t.rank == rank]
             sessions[rank].report(0, share.checksum, [
                 (t, 1000 * i, 1000 * i + 900) for i, t in enumerate(own)])
@@ -132,6 +133,8 @@ class ClientServiceTest(unittest.TestCase):
             time.sleep(0.01)
         self.assertEqual([s.counts["reported"] for s in sessions],
                          [1] * len(sessions), [s.counts for s in sessions])
+        self.assertEqual([s.counts["dropped_reports"] for s in sessions],
+                         [0] * len(sessions))
 
     def test_only_the_key_closes_a_job(self):
         server = self.start()

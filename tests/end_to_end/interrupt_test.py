@@ -102,7 +102,7 @@ def main():
         for line in ("plan dip-vlm-m --batch image_text --replicas 1 --partition "
                      "rule --evaluations 5 --out plan.txt",
                      "export plan.txt --to graph-json --out graph.json",
-                     "run plan.txt --time-scale 0.002 --trace measured.json"):
+                     "emulate plan.txt --trace measured.json"):
             subprocess.run([pipeloom, *line.split()], cwd=folder, check=True,
                            env=environment, stdout=subprocess.DEVNULL,
                            stderr=subprocess.DEVNULL)

@@ -106,6 +106,12 @@ def check_tables(page, name, step, facts):
 
 def check(browser, name, path, facts, ranks, least):
     page = browser.open(path)
+    # A half in the last digit is rounded as the program does it.
+    expect(page.evaluate("[199360512, 199622656, -199360512]"
+                         ".map(pipeloomReport.bytes)")
+           == ["190.12 MiB", "190.38 MiB", "-190.12 MiB"], name, "bytes")
+    expect(page.evaluate("[1062500, 1187500, 8345500].map(pipeloomReport.time)")
+           == ["1.062 ms", "1.188 ms", "8.345 ms"], name, "times")
     result = page.evaluate("pipeloomReport.selfTest()")
     expect(not result["errors"], name, result["errors"][:3])
     step = result["steps"][0]

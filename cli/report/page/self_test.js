@@ -39,7 +39,7 @@ function frameTimes(view, frames = 60) {
 }
 
 const api = {
-  page, timelines, errors, makeAll, countMarks, frameTimes,
+  page, timelines, errors, makeAll, countMarks, frameTimes, time, bytes,
   firstPaintMs: performance.now() - began,
   selfTest() {
     makeAll();

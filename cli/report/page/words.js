@@ -21,19 +21,29 @@ const CAUSE = {
 };
 const calm = matchMedia('(prefers-reduced-motion: reduce)').matches;
 
+// Returns x with so many digits, a half in the last one to the even digit as
+// printf rounds it; toFixed rounds it away from zero.
+function fixed(x, digits) {
+  const half = 2 ** (digits + 1);
+  if (!Number.isInteger(x * half) || Number.isInteger(x * half / 2)) {
+    return x.toFixed(digits);
+  }
+  const below = Math.floor(x * 10 ** digits);
+  return ((below + Math.abs(below % 2)) / 10 ** digits).toFixed(digits);
+}
 // The same as FormatDuration and FormatBytes of base/units.cc.
 function time(ns) {
   const a = Math.abs(ns);
   if (a < 1e3) return `${ns} ns`;
-  if (a < 1e6) return `${(ns / 1e3).toFixed(3)} us`;
-  if (a < 1e9) return `${(ns / 1e6).toFixed(3)} ms`;
-  return `${(ns / 1e9).toFixed(3)} s`;
+  if (a < 1e6) return `${fixed(ns / 1e3, 3)} us`;
+  if (a < 1e9) return `${fixed(ns / 1e6, 3)} ms`;
+  return `${fixed(ns / 1e9, 3)} s`;
 }
 function bytes(n) {
   const units = ['B', 'KiB', 'MiB', 'GiB'];
   let u = 0;
   while (Math.abs(n) >= 1024 && u < 3) { n /= 1024; ++u; }
-  return u === 0 ? `${n} B` : `${n.toFixed(2)} ${units[u]}`;
+  return u === 0 ? `${n} B` : `${fixed(n, 2)} ${units[u]}`;
 }
 const percent = x => `${(100 * x).toFixed(1)} %`;
 const touch = matchMedia('(pointer: coarse)').matches;

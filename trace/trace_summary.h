@@ -36,8 +36,8 @@ struct TraceSummary {
   double bubble_ratio = 0;                    // Idle share of rank time.
   double epilogue_ratio = 0;                  // Epilogues' share of rank time.
 };
-// Returns whether the memory of the step is known: some rank holds some. That
-// of a step from measured times alone is not.
+// Returns whether the trace says how much memory the ranks hold. Traces that
+// were made from measured times alone do not.
 bool HasMemory(const StepTrace& trace);
 
 TraceSummary Summarize(const StageGraph& graph, const StepTrace& trace);

@@ -18,8 +18,8 @@ Table SummaryTable(const std::vector<studies::BenchResult>& results);
 // schedule, then the searches for each budget.
 Table ProblemTable(const std::vector<studies::BenchResult>& results);
 
-// Returns a line for each problem that no schedule solved, and for each answer
-// of another program that does not count: why.
+// Returns the reasons, a line each, for which no schedule solved a problem or
+// another program's answer to it was refused.
 std::vector<std::string> BenchNotes(
     const std::vector<studies::BenchResult>& results);
 

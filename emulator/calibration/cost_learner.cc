@@ -16,18 +16,6 @@ constexpr double kNormalSpread = 1.4826;  // Over a normal's median deviation.
 constexpr double kLeastSpread = 1e-3;
 constexpr double kNoticeable = 0.02;
 
-double FactorOf(const PassFactors& factors, Pass pass) {
-  switch (pass) {
-    case Pass::kForward:
-      return factors.forward;
-    case Pass::kBackward:
-      return factors.backward;
-    case Pass::kWeightGrad:
-      return factors.weight_grad;
-  }
-  return 1;
-}
-
 // A value and its weight.
 using Weighted = std::pair<double, double>;
 
@@ -47,6 +35,18 @@ double MedianOf(std::vector<Weighted> values) {
 }
 
 }  // namespace
+
+double FactorOf(const PassFactors& factors, Pass pass) {
+  switch (pass) {
+    case Pass::kForward:
+      return factors.forward;
+    case Pass::kBackward:
+      return factors.backward;
+    case Pass::kWeightGrad:
+      return factors.weight_grad;
+  }
+  return 1;
+}
 
 CostLearner::Size CostLearner::SizeOf(double priced, bool recomputes) {
   return {.recomputes = recomputes,

@@ -56,6 +56,9 @@
 
 namespace pipeloom::emulator {
 
+// Returns the factor of a pass.
+double FactorOf(const PassFactors& factors, Pass pass);
+
 class CostLearner {
  public:
   static constexpr size_t kSteps = 9;

@@ -47,8 +47,9 @@ void PutRoomyLevelsFirst(const StageGraph& graph,
 // several segments, more of them have to be in flight. For large steps, which
 // have time for two levels only (docs/evaluation/memory_limits.md). The first
 // share was chosen on dip-vlm-s, qwen2.5-vl-72b, dip-t2v-s and dip-t2v-xl with
-// 16 ranks each and on 76 random jobs near their smallest limits, the second,
-// of 1.4, 2, 3 and 6, on 34 random jobs (docs/evaluation/search_parts.md).
+// 16 ranks each and on 76 random jobs near their smallest limits, the second
+// on 34 other random jobs, on which 1.4, 2, 3 and 6 were compared
+// (docs/evaluation/search_parts.md).
 // O(levels x pairs).
 std::vector<partition::MemorySelection> ShortestLevels(
     const StageGraph& graph, const partition::StepMemory& memory,

@@ -32,10 +32,11 @@ absl::StatusOr<PreparedJob> PrepareJob(const Strategy& strategy,
 // another where that is faster (planner/step/rival_plans.h).
 //
 // More than two workers are divided into teams of two. Each team plans the step
-// by itself, with a seed of its own and a share of the evaluations and threads;
-// the best plan is returned. Under a deadline every team has at least two
-// threads: if there are too few for that, teams are larger. Strategies that
-// find the same with any seed, and robust choices, have one team.
+// independently of the others: it has its own seed, and its share of the
+// evaluations and of the threads. The best plan is returned. Under a deadline
+// every team has at least two threads: if there are too few for that, teams are
+// larger. Strategies that find the same with any seed, and robust choices, have
+// one team.
 //
 // Whatever the budget, at least one schedule is made for each setting until one
 // fits. Returns ResourceExhausted if nothing was found to fit; the message says

@@ -11,18 +11,6 @@ namespace {
 
 constexpr double kMaxFactor = 8;
 
-double FactorOf(const emulator::PassFactors& factors, Pass pass) {
-  switch (pass) {
-    case Pass::kForward:
-      return factors.forward;
-    case Pass::kBackward:
-      return factors.backward;
-    case Pass::kWeightGrad:
-      return factors.weight_grad;
-  }
-  return 1;
-}
-
 }  // namespace
 
 absl::Status CheckReport(const StepTrace& trace, const StageGraph& graph) {
@@ -81,7 +69,7 @@ void AppendCorrections(const emulator::CostLearner& learned,
       c.set_module(module.name);
       c.set_kind(
           static_cast<v1::TaskKind>(v1::FORWARD + static_cast<int>(pass)));
-      c.set_factor(FactorOf(factors[m], pass));
+      c.set_factor(emulator::FactorOf(factors[m], pass));
       c.set_tasks(tasks);
     }
   }

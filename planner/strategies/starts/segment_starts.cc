@@ -34,9 +34,10 @@ using partition::StepMemory;
 // the times of a similar step if there is one, one with the heaviest
 // microbatches in the middle, and random ones.
 constexpr size_t kFirstOrders = 4;
-// First choices that each level is judged by, too. Chosen with the second share
-// of ShortestLevels, of 0, 2, 4, 8 and 14, on 24 random jobs of 32 to 96
-// microbatches on 8 to 16 ranks and 22 others.
+// Each level is also judged by this number of first choices. The values 0, 2,
+// 4, 8 and 14 were compared on 24 random jobs with 32 to 96 microbatches on 8
+// to 16 ranks and on 22 other jobs, together with the second share of
+// ShortestLevels.
 constexpr size_t kFirstChoices = 8;
 // Levels that get memory choices and are improved at once, for any number of
 // threads.

@@ -23,17 +23,40 @@ constexpr size_t kMaxSingles = 48;
 // slack.
 constexpr double kSlackShares[] = {1.0, 0.5, 0.25, 0.1};
 
-}  // namespace
-
-bool HasFormChoice(const StepMemory& memory) {
+// Returns whether `differ` holds for the two forms of any pair that has both,
+// with everything kept.
+template <typename Differ>
+bool AnyTwoForms(const StepMemory& memory, const Differ& differ) {
   for (size_t list = 0; list < memory.lists.size(); ++list) {
     const int32_t other = memory.other_form[list];
     if (other < 0) continue;
-    const MemoryEffect& a = memory.lists[list][0].effect;
-    const MemoryEffect& b = memory.lists[static_cast<size_t>(other)][0].effect;
-    if (a.backward + a.weight_grad != b.backward + b.weight_grad) return true;
+    if (differ(memory.lists[list][0].effect,
+               memory.lists[static_cast<size_t>(other)][0].effect)) {
+      return true;
+    }
   }
   return false;
+}
+
+}  // namespace
+
+bool HasFormChoice(const StepMemory& memory) {
+  return AnyTwoForms(memory, [](const MemoryEffect& a, const MemoryEffect& b) {
+    return a.backward + a.weight_grad != b.backward + b.weight_grad;
+  });
+}
+
+bool HasPassChoice(const StepMemory& memory) {
+  return HasFormChoice(memory) ||
+         AnyTwoForms(memory, [](const MemoryEffect& a, const MemoryEffect&) {
+           return a.gap > kZero;
+         });
+}
+
+bool SplitHandsOnSooner(const StepMemory& memory) {
+  return AnyTwoForms(memory, [](const MemoryEffect& a, const MemoryEffect& b) {
+    return a.backward != b.backward;
+  });
 }
 
 void SetForms(PassForm form, StepMemory* memory) {

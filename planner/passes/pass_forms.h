@@ -41,8 +41,17 @@ struct PassFormOptions {
 };
 
 // Returns whether any pair of the step has two forms with different total
-// times.
+// times. Otherwise split pairs are never worse than fused ones (tp 1).
 bool HasFormChoice(const partition::StepMemory& memory);
+
+// Returns whether other passes can shorten an answer whose backwards are split:
+// there is a choice of forms, or compute fits into the communication of a
+// backward.
+bool HasPassChoice(const partition::StepMemory& memory);
+
+// Returns whether a pair hands on its input gradient sooner if it is split, so
+// that an answer of fused pairs can gain even where totals are equal.
+bool SplitHandsOnSooner(const partition::StepMemory& memory);
 
 // Gives this form to every pair that has both.
 void SetForms(partition::PassForm form, partition::StepMemory* memory);

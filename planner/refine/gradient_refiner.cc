@@ -124,7 +124,7 @@ absl::Status GradientRefiner::RunAnew(
     const ChooseMemoryOptions& options) {
   const bool has_answer = shortest_ < kNoLimit;
   if ((has_answer && IsOver()) || !memory_.has_choices() ||
-      !HasFormChoice(memory_)) {
+      !HasPassChoice(memory_)) {
     return absl::OkStatus();
   }
   orders_ = FusedAfterBackwards(limited_, memory_, made_.found.schedule.order);

@@ -187,11 +187,10 @@ class StepPlanner {
     }
     refines_ = !input_.robust.has_value() &&
                input_.budget.max_evaluations > 1 &&
-               (!job_.strategy->split_backward() || HasFormChoice(memory_) ||
+               (!job_.strategy->split_backward() || HasPassChoice(memory_) ||
                 spec().setup.paired_forwards);
     const bool is_other = others_ != nullptr && own_memory_ && refines_ &&
-                          !sees_whole_ && HasFormChoice(memory_) &&
-                          GapsHideWeightGrads(memory_);
+                          !sees_whole_ && GapsHideWeightGrads(memory_);
     searched_ = is_other ? AsIfPaired(memory_) : memory_;
     if (is_other) {
       PIPELOOM_ASSIGN_OR_RETURN(fewer_,

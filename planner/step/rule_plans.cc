@@ -65,7 +65,8 @@ absl::StatusOr<std::optional<SplitStep>> RefineStep(
   }
   absl::StatusOr<SplitAnswer> answer =
       ToSplit(job, microbatches, built, memory, best->made);
-  if (!answer.ok() || !(HasFormChoice(answer->step.memory) ||
+  if (!answer.ok() || !(HasPassChoice(answer->step.memory) ||
+                        SplitHandsOnSooner(answer->step.memory) ||
                         job.costs->job().setup.paired_forwards)) {
     return std::nullopt;
   }

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "emulator/step/emulate_step.h"
+#include "planner/job/job_planner.h"
 #include "planner/step/sample_steps.h"
 #include "planner/strategies/registry.h"
 #include "tests/planner/shipped_files.h"
@@ -169,13 +170,17 @@ TEST(PlanStepTest, AFrozenEncoderHasNoBackwardPass) {
   }
 }
 
+// Every strategy has the partition of its own choice.
 TEST(PlanStepTest, PipeloomIsNoSlowerThanAnyBaseline) {
   const JobSpec job = SmallVlmJob();
   for (const uint64_t seed : {1, 2, 3}) {
     SCOPED_TRACE(seed);
     const BatchMetadata batch = RandomBatch(seed, 200, 6);
+    ASSERT_OK_AND_ASSIGN(const auto planner, JobPlanner::Create(job, batch));
+    SearchBudget budget;
+    budget.max_evaluations = 2000;
     ASSERT_OK_AND_ASSIGN(const PlanResult ours,
-                         Plan(job, "pipeloom", batch, 1, 2000));
+                         planner->PlanStep(batch, {.budget = budget}));
     for (const absl::string_view name : StrategyNames()) {
       ASSERT_OK_AND_ASSIGN(const PlanResult other,
                            Plan(job, std::string(name), batch));

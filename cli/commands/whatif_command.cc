@@ -131,7 +131,7 @@ class WhatIfCommand : public Command {
     }
     PIPELOOM_ASSIGN_OR_RETURN(const WhatIfBase read,
                               ReadWhatIfBase(name, planning_, context));
-    const studies::WhatIfInput& input = read.input;
+    studies::WhatIfInput input = read.input;
     const std::vector<formats::JobOverride>& base = read.changes;
     std::vector<std::string> sets;
     for (const formats::JobOverride& change : base) {
@@ -175,6 +175,11 @@ class WhatIfCommand : public Command {
                                 ? static_cast<int32_t>(search.threads)
                                 : static_cast<int32_t>(std::max(
                                       1u, std::thread::hardware_concurrency()));
+    if (compares) {
+      PIPELOOM_ASSIGN_OR_RETURN(
+          input.start,
+          studies::PlanStart(input, cases, threads, StudyContextOf(context)));
+    }
     std::vector<studies::WhatIfOutcome> outcomes;
     if (!out_.empty()) {
       studies::PlannedStep planned;

@@ -61,7 +61,7 @@ absl::Status PlanRow(const JobInput& input,
     typical.packed = &packed.front();
     typical.seed = settings.seed;
     typical.budget = StartBudget(settings, context.stop);
-    if (settings.deadline.has_value()) typical.carried = settings.warm_up;
+    typical.carried = settings.warm_up;
     PIPELOOM_ASSIGN_OR_RETURN(replayed, planner::MakeStatic(prepared, typical));
     prepared.strategy = replayed.get();
   }

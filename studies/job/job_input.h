@@ -55,7 +55,7 @@ struct SearchSettings {
   int32_t workers = planner::kUsualWorkers;
   std::optional<planner::Disturbances> robust{};  // See PlanInput.
   bool defer = false;  // See planner/job/plan_deferred.h.
-  // Searches under a deadline go on from these and from the latest steps.
+  // Searches go on from these, and under a deadline from the latest steps, too.
   std::vector<std::shared_ptr<const CarriedStep>> warm_up{};
 };
 SearchSettings Settle(const SearchOptions& options, const SearchSpec& defaults);

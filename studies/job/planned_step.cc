@@ -203,7 +203,7 @@ absl::StatusOr<PlannedStep> PlanReplicas(
     input.budget = StartBudget(settings, stop);
     input.robust = settings.robust;
     // A search by evaluations does not depend on what was planned before.
-    if (settings.deadline.has_value()) input.carried = carried;
+    input.carried = settings.deadline.has_value() ? carried : settings.warm_up;
     if (settings.defer) {
       PIPELOOM_ASSIGN_OR_RETURN(
           const auto costs,

@@ -1,16 +1,11 @@
 #include "studies/whatif/whatif_run.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <deque>
 #include <map>
-#include <memory>
-#include <optional>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -21,220 +16,13 @@
 #include "absl/strings/str_split.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
-#include "emulator/cost/shared_costs.h"
-#include "emulator/step/emulate_step.h"
-#include "formats/profile/profile_reader.h"
-#include "partition/batching/batch_split.h"
-#include "partition/graph/build_stage_graph.h"
-#include "planner/bounds/plan_bound.h"
 #include "planner/core/executor.h"
-#include "planner/lower/lower_plan.h"
-#include "planner/strategies/registry.h"
-#include "planner/strategy.h"
 #include "proto/convert/job_proto.h"
-#include "studies/job/planner_input.h"
 
 namespace pipeloom::studies {
 namespace {
 
-constexpr absl::string_view kJournalMark = "pipeloom-whatif-2";
-
-// Returns the profile that prices a device.
-absl::StatusOr<std::shared_ptr<const DeviceProfile>> ProfileOf(
-    const WhatIfInput& input, const std::string& device,
-    const formats::FileReader& read) {
-  if (input.costs != "profile" || device.empty() ||
-      device.find('/') != std::string::npos) {
-    return std::shared_ptr<const DeviceProfile>();
-  }
-  if (device == input.base.job.cluster.device.name) return input.base.profile;
-  struct Known {
-    Mutex mutex{};
-    std::map<std::string, std::shared_ptr<const DeviceProfile>> profiles
-        ABSL_GUARDED_BY(mutex){};
-  };
-  static auto* const known = new Known;
-  const MutexLock lock(&known->mutex);
-  const std::string key = absl::StrCat(input.data_dir, "\n", device);
-  if (const auto it = known->profiles.find(key); it != known->profiles.end()) {
-    return it->second;
-  }
-  absl::StatusOr<DeviceProfile> profile =
-      formats::LoadDeviceProfile(device, input.data_dir, read);
-  std::shared_ptr<const DeviceProfile> result;
-  if (profile.ok()) {
-    result = std::make_shared<const DeviceProfile>(*std::move(profile));
-  } else if (!absl::IsNotFound(profile.status())) {
-    return profile.status();
-  }
-  return known->profiles[key] = result;
-}
-
-// Returns `result` with another plan of its step and the trace of that.
-planner::PlanResult With(ExecutionPlan plan, StepTrace trace,
-                         const planner::PlanResult& result) {
-  planner::PlanResult changed = result;
-  changed.plan.graph = std::move(plan.graph);
-  changed.plan.programs = std::move(plan.programs);
-  changed.predicted = std::move(trace);
-  const planner::NamedBound bound =
-      planner::PlanBound(changed.plan.graph, /*memory=*/nullptr);
-  changed.lower_bound = Nanoseconds(bound.time);
-  changed.bound_source = bound.source;
-  return changed;
-}
-
-// Returns the plan's step with one slower rank, with the same programs or new
-// ones.
-absl::StatusOr<planner::PlanResult> WithSlowRank(
-    const WhatIfCase& what, const planner::PlanResult& result,
-    const planner::PreparedJob& prepared, const SearchSettings& settings,
-    const StudyContext& context) {
-  const StageGraph& graph = result.plan.graph;
-  IdVector<TaskId, Task> tasks = graph.tasks();
-  for (Task& task : tasks) {
-    if (task.rank.value() != what.slow_rank) continue;
-    task.duration = Duration(std::llround(
-        static_cast<double>(task.duration.count()) * what.slow_factor));
-  }
-  PIPELOOM_ASSIGN_OR_RETURN(
-      StageGraph slower,
-      StageGraph::Create(graph.name(), graph.ranks(), graph.module_names(),
-                         std::move(tasks), graph.edges()));
-  ExecutionPlan plan = result.plan;
-  plan.graph = slower;
-  PIPELOOM_ASSIGN_OR_RETURN(StepTrace trace, emulator::EmulateStep(plan));
-  if (!what.replan) return With(std::move(plan), std::move(trace), result);
-  PIPELOOM_ASSIGN_OR_RETURN(
-      const planner::SearchResult found,
-      prepared.strategy->MakeSchedule(slower, prepared.partition, settings.seed,
-                                      StartBudget(settings, context.stop)));
-  PIPELOOM_ASSIGN_OR_RETURN(ExecutionPlan anew,
-                            planner::LowerPlan(slower, found.schedule));
-  PIPELOOM_ASSIGN_OR_RETURN(StepTrace other, emulator::EmulateStep(anew));
-  // The search does not see buffers of received tensors, so its order is used
-  // only if these fit, too.
-  bool fits = true;
-  const IdVector<RankId, MemoryPeak> peaks = MemoryPeaks(other);
-  for (const RankId r : peaks.ids()) {
-    const Bytes limit = slower.rank(r).memory.limit;
-    fits = fits && (limit <= Bytes(0) || peaks[r].total <= limit);
-  }
-  return fits && other.finish < trace.finish
-             ? With(std::move(anew), std::move(other), result)
-             : With(std::move(plan), std::move(trace), result);
-}
-
-// Returns the step with every stage recomputed, whether needed or not.
-absl::StatusOr<planner::PlanResult> Recomputed(
-    const planner::PlanResult& result, const planner::PreparedJob& prepared,
-    const SearchSettings& settings, const StudyContext& context) {
-  partition::GraphOptions options;
-  options.split_backward = prepared.strategy->split_backward();
-  options.memory = PolicyByStage(AllRecomputed(prepared.partition),
-                                 prepared.partition, result.microbatches);
-  PIPELOOM_ASSIGN_OR_RETURN(
-      const partition::BuiltGraph built,
-      partition::BuildStageGraph(*prepared.costs, prepared.partition,
-                                 result.microbatches, options));
-  PIPELOOM_ASSIGN_OR_RETURN(const planner::SearchResult found,
-                            prepared.strategy->MakeSchedule(
-                                built.graph, prepared.partition, settings.seed,
-                                StartBudget(settings, context.stop)));
-  PIPELOOM_ASSIGN_OR_RETURN(ExecutionPlan plan,
-                            planner::LowerPlan(built.graph, found.schedule));
-  PIPELOOM_ASSIGN_OR_RETURN(StepTrace trace, emulator::EmulateStep(plan));
-  return With(std::move(plan), std::move(trace), result);
-}
-
-absl::StatusOr<WhatIfOutcome> Run(const WhatIfInput& input,
-                                  const WhatIfCase& what,
-                                  const StudyContext& quiet,
-                                  PlannedStep* first) {
-  JobInput job;
-  job.batch_name = input.base.batch_name;
-  if (what.changes.empty()) {
-    job.job = input.base.job;
-  } else {
-    PIPELOOM_ASSIGN_OR_RETURN(job.job, input.job.With(what.changes));
-    if (input.assigned) {
-      job.job.training.assignment = input.base.job.training.assignment;
-    }
-  }
-  job.shuffle = input.base.shuffle;
-  job.more_profiles = input.base.more_profiles;
-  PIPELOOM_ASSIGN_OR_RETURN(
-      job.profile, ProfileOf(input, job.job.cluster.device.name, quiet.read));
-  job.batch = what.video_factor == 1
-                  ? input.base.batch
-                  : WithLongerVideos(input.base.batch, what.video_factor);
-  job.replicas = job.job.parallel.dp;
-  if (input.replicas > 0) {
-    job.replicas =
-        std::min<int32_t>(job.replicas, static_cast<int32_t>(input.replicas));
-  }
-  if (what.slow_rank >= job.job.parallel.pp) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("there is no rank %d: the job has %d", what.slow_rank,
-                        job.job.parallel.pp));
-  }
-  PIPELOOM_ASSIGN_OR_RETURN(const auto packed,
-                            PackSteps(job, input.steps, quiet));
-  std::optional<Partition> partition;
-  if (input.partition.make) {
-    PIPELOOM_ASSIGN_OR_RETURN(partition, input.partition.make(job));
-  }
-  PIPELOOM_ASSIGN_OR_RETURN(
-      const auto planner,
-      MakeJobPlanner(job, input.schedule, input.prices.Of(job), /*correct=*/{},
-                     std::move(partition), quiet.stop));
-  const planner::PreparedJob& prepared = planner->prepared();
-  SearchSettings settings = Settle(input.search, job.job.search);
-  settings.threads = 1;
-  settings.defer = input.base.defer;
-  std::vector<PlannedStep> steps;
-  WhatIfOutcome outcome;
-  for (size_t s = 0; s < packed.size(); ++s) {
-    PIPELOOM_ASSIGN_OR_RETURN(
-        PlannedStep planned,
-        PlanReplicas(prepared, packed[s], static_cast<int64_t>(s), job.replicas,
-                     settings, quiet.stop, /*progress=*/{}));
-    if (what.slow_rank >= 0 || what.recompute_all) {
-      for (planner::PlanResult& replica : planned.replicas) {
-        absl::StatusOr<planner::PlanResult> changed =
-            what.recompute_all
-                ? Recomputed(replica, prepared, settings, quiet)
-                : WithSlowRank(what, replica, prepared, settings, quiet);
-        if (!changed.ok()) return changed.status();
-        replica = *std::move(changed);
-      }
-    }
-    outcome.samples += planned.num_samples;
-    outcome.cuts_more =
-        outcome.cuts_more || partition::CutsMore(packed[s], input.base.job);
-    steps.push_back(std::move(planned));
-  }
-  const StepMeans means = MeansOf(steps);
-  outcome.step_time = means.step_time;
-  Duration bound{};
-  for (const PlannedStep& step : steps) {
-    bound += step.lower_bound();
-    for (const planner::PlanResult& replica : step.replicas) {
-      for (const MemoryPeak& peak : MemoryPeaks(replica.predicted)) {
-        outcome.peak = std::max(outcome.peak, peak.total);
-      }
-    }
-  }
-  outcome.lower_bound = bound / static_cast<int64_t>(steps.size());
-  outcome.bubble_ratio = means.bubble_ratio;
-  outcome.epilogue_ratio = means.epilogue_ratio;
-  outcome.mfu = means.mfu;
-  outcome.limit = job.job.MemoryLimit();
-  outcome.gpus = job.job.parallel.num_gpus();
-  outcome.samples /= static_cast<int64_t>(steps.size());
-  if (first != nullptr) *first = std::move(steps[0]);
-  return outcome;
-}
+constexpr absl::string_view kJournalMark = "pipeloom-whatif-3";
 
 Fingerprint KeyOf(const WhatIfInput& input, const Fingerprint& common,
                   const WhatIfCase& what) {
@@ -247,6 +35,8 @@ Fingerprint KeyOf(const WhatIfInput& input, const Fingerprint& common,
   builder.Add(input.search.deadline.value_or(Duration(-1)).count());
   builder.Add(input.search.evaluations.value_or(-1));
   builder.Add(input.search.seed.value_or(-1));
+  builder.Add(FingerprintOf(input.start.partition));
+  builder.Add(input.start.lessons.size());
   what.AddTo(&builder);
   return builder.Build();
 }
@@ -307,55 +97,6 @@ class JournalWriter {
 };
 
 }  // namespace
-
-struct SharedPrices::State {
-  struct Entry {
-    ClusterSpec cluster{};
-    ParallelLayout parallel{};
-    std::shared_ptr<const DeviceProfile> profile{};
-    std::shared_ptr<const emulator::OpCostModel> prices{};
-  };
-  Mutex mutex{};
-  std::deque<Entry> entries ABSL_GUARDED_BY(mutex){};  // The newest ones.
-};
-
-SharedPrices::SharedPrices() : state_(std::make_shared<State>()) {}
-
-std::unique_ptr<const emulator::OpCostModel> SharedPrices::Of(
-    const JobInput& job) const {
-  constexpr size_t kMax = 32;  // Some megabytes each.
-  {
-    const MutexLock lock(&state_->mutex);
-    for (const State::Entry& entry : state_->entries) {
-      if (entry.profile == job.profile && entry.parallel == job.job.parallel &&
-          entry.cluster == job.job.cluster) {
-        return std::make_unique<emulator::SharedCosts>(entry.prices);
-      }
-    }
-  }
-  std::shared_ptr<const emulator::OpCostModel> prices = CostsOf(job);
-  const MutexLock lock(&state_->mutex);
-  state_->entries.push_back(
-      {job.job.cluster, job.job.parallel, job.profile, prices});
-  if (state_->entries.size() > kMax) state_->entries.pop_front();
-  return std::make_unique<emulator::SharedCosts>(std::move(prices));
-}
-
-absl::StatusOr<WhatIfOutcome> RunCase(const WhatIfInput& input,
-                                      const WhatIfCase& what,
-                                      const StudyContext& context,
-                                      PlannedStep* planned) {
-  StudyContext quiet;
-  quiet.read = context.read;
-  quiet.stop = context.stop;
-  absl::StatusOr<WhatIfOutcome> outcome = Run(input, what, quiet, planned);
-  if (outcome.ok()) return outcome;
-  if (context.stop.stop_requested()) return absl::CancelledError("stopped");
-  WhatIfOutcome failed;
-  failed.error = std::string(outcome.status().message());
-  if (failed.error.empty()) failed.error = "unknown";
-  return failed;
-}
 
 std::string JournalLine(const Fingerprint& key, const WhatIfOutcome& outcome) {
   const std::string error = absl::StrReplaceAll(

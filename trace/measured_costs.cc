@@ -96,6 +96,8 @@ absl::StatusOr<emulator::CostLearner> LearnFromTasks(
     if (!seconds.empty() && !seconds[t].is_none()) continue;
     Task task = graph.task(it->second.task);
     task.duration = it->second.priced;
+    // Priced without recomputation, so the graph's task never has it.
+    task.recomputes = measured.task(t).recomputes;
     if (task.pass == Pass::kBackward) {
       Key weight_grad = key;
       std::get<Pass>(weight_grad) = Pass::kWeightGrad;
@@ -105,7 +107,7 @@ absl::StatusOr<emulator::CostLearner> LearnFromTasks(
         task.duration = fused_backwards.at(key);
       }
     }
-    if (measured.task(t).recomputes) {
+    if (task.recomputes) {
       std::get<Pass>(key) = Pass::kForward;
       const auto forward = known.find(key);
       if (forward != known.end()) task.duration += forward->second.priced;

@@ -1,8 +1,10 @@
 // Learns the factors of a step that was made with known ones.
 #include "trace/measured_costs.h"
 
+#include <array>
 #include <cmath>
 #include <functional>
+#include <map>
 #include <utility>
 
 #include "partition/batching/batch_split.h"
@@ -89,6 +91,44 @@ TEST_P(LearnFromTasksTest, RecomputationIsPricedWithItsForward) {
   for (const ModuleId m : job_.model.modules.ids()) {
     EXPECT_NEAR(learned.Factor(job_.model.modules[m].name, Pass::kBackward),
                 FactorOf(m, Pass::kBackward), 1e-4);
+  }
+}
+
+// A trace does not say what a backward recomputes, here the operators of
+// attention. Where some backwards of a module recompute nothing, those alone
+// give its factor.
+TEST_P(LearnFromTasksTest, MixedRecomputationLeavesTheFactorsOfTheOthers) {
+  partition::GraphOptions options;
+  options.split_backward = GetParam();
+  IdVector<StageId, MemoryChoice> choices = AllRecomputed(partition_);
+  for (MemoryChoice& choice : choices) {
+    choice = RecomputeGroups(static_cast<int32_t>(choice.layers.size()),
+                             {OperatorGroup::kCoreAttention});
+  }
+  options.memory = PolicyByStage(choices, partition_, microbatches_);
+  const auto kept = static_cast<int32_t>(options.memory.choices.size());
+  options.memory.choices.emplace_back();
+  // The first half of the sub-microbatches recomputes.
+  IdVector<StagePairId, int32_t>& choice_of = options.memory.choice_of;
+  for (const StagePairId pair : choice_of.ids()) {
+    if (pair.value() >= choice_of.size() / 2) choice_of[pair] = kept;
+  }
+  std::map<ModuleId, std::array<int, 2>> backwards;  // Indexed by recomputes.
+  const StageGraph measured = Measured(options);
+  for (const Task& task : measured.tasks()) {
+    if (task.pass == Pass::kBackward) {
+      ++backwards[task.module][task.recomputes ? 1 : 0];
+    }
+  }
+  ASSERT_OK_AND_ASSIGN(
+      const emulator::CostLearner learned,
+      LearnFromTasks(measured, costs_, partition_, microbatches_));
+  for (const ModuleId m : job_.model.modules.ids()) {
+    EXPECT_GT(backwards[m][0], 0);
+    EXPECT_GT(backwards[m][1], 0);
+    EXPECT_NEAR(learned.Factor(job_.model.modules[m].name, Pass::kBackward),
+                FactorOf(m, Pass::kBackward),
+                0.01 * FactorOf(m, Pass::kBackward));
   }
 }
 

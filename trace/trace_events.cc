@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "base/numeric.h"
 
 namespace pipeloom::trace {
 namespace {
@@ -48,25 +49,30 @@ int32_t TakeNumber(absl::string_view* text) {
   return value;
 }
 
-// Adds the event to `file` if it is a known one. `rank` is the file's.
-void Take(const formats::ChromeEvent& event, int32_t rank, TraceEvents* file) {
-  if (event.phase != "X" || !event.has_time) return;
+// PyTorch's categories of a range's launch on the CPU and its execution on the
+// GPU; both have the same name.
+constexpr char kLaunch[] = "user_annotation";
+constexpr char kExecution[] = "gpu_user_annotation";
+
+// Adds the event to `file` if it is a known one, and returns whether it is.
+// `rank` is the file's.
+bool Take(const formats::ChromeEvent& event, int32_t rank, TraceEvents* file) {
+  if (event.phase != "X" || !event.has_time) return false;
   TraceTask seen;
   seen.rank = IntArg(event, "rank").value_or(rank);
   seen.start = event.start_ns;
-  seen.end = event.start_ns + std::max<int64_t>(0, event.duration_ns);
+  seen.end = event.start_ns + event.duration_ns;
   if (event.category == "epilogue") {
-    if (IntArg(event, "replica").value_or(0) == 0) {
-      file->epilogues.push_back(seen);
-    }
-    return;
+    if (IntArg(event, "replica").value_or(0) != 0) return false;
+    file->epilogues.push_back(seen);
+    return true;
   }
   if (const std::string* pass = event.Arg("pass"); pass != nullptr) {
     const auto known = PassNamed(*pass);
     const auto stage = IntArg(event, "stage");
     const auto microbatch = IntArg(event, "microbatch");
-    if (!known || !stage || !microbatch) return;
-    if (IntArg(event, "replica").value_or(0) != 0) return;
+    if (!known || !stage || !microbatch) return false;
+    if (IntArg(event, "replica").value_or(0) != 0) return false;
     const std::string* module = event.Arg("module");
     seen.key = {module == nullptr ? "model" : *module, *stage, *known,
                 *microbatch, IntArg(event, "sub_microbatch").value_or(0)};
@@ -82,7 +88,7 @@ void Take(const formats::ChromeEvent& event, int32_t rank, TraceEvents* file) {
       }
     }
     file->tasks.push_back(std::move(seen));
-    return;
+    return true;
   }
   absl::string_view name = event.name;
   seen.key.module = "model";
@@ -91,31 +97,32 @@ void Take(const formats::ChromeEvent& event, int32_t rank, TraceEvents* file) {
     absl::string_view rest = name;
     if (!absl::ConsumePrefix(&rest, word)) continue;
     const int32_t microbatch = TakeNumber(&rest);
-    if (microbatch < 0 || !rest.empty()) return;
+    if (microbatch < 0 || !rest.empty()) return false;
     seen.key.stage = seen.rank;
     seen.key.pass = pass;
     seen.key.microbatch = microbatch;
     file->tasks.push_back(std::move(seen));
-    return;
+    return true;
   }
   absl::ConsumePrefix(&name, "PP:");
   seen.key.stage = TakeNumber(&name);
-  if (seen.key.stage < 0) return;
+  if (seen.key.stage < 0) return false;
   const bool send = absl::ConsumePrefix(&name, "SEND_");
   const bool receive = !send && absl::ConsumePrefix(&name, "RECV_");
-  if (name.empty()) return;
+  if (name.empty()) return false;
   const char action = name[0];
   name.remove_prefix(1);
   seen.key.microbatch = TakeNumber(&name);
-  if (seen.key.microbatch < 0 || !name.empty()) return;
+  if (seen.key.microbatch < 0 || !name.empty()) return false;
   if (action == 'F') {
     seen.key.pass = Pass::kForward;
   } else if (action == 'B' || action == 'I') {
     seen.key.pass = Pass::kBackward;
+    seen.only_input_grad = action == 'I';
   } else if (action == 'W') {
     seen.key.pass = Pass::kWeightGrad;
   } else {
-    return;
+    return false;
   }
   if (send || receive) {
     file->moved.push_back({send, seen.key.pass, seen.key.stage,
@@ -123,6 +130,7 @@ void Take(const formats::ChromeEvent& event, int32_t rank, TraceEvents* file) {
   } else {
     file->tasks.push_back(std::move(seen));
   }
+  return true;
 }
 
 // Returns the number in a file name, 3 for "pp_rank_3.json"; -1 if there is
@@ -156,14 +164,23 @@ absl::StatusOr<TraceEvents> ReadTraceEvents(
   std::set<int32_t> file_ranks;
   for (size_t f = 0; f < sources.size(); ++f) {
     TraceEvents file;
+    TraceEvents launches;  // Those of kLaunch.
+    bool executions = false;
     int32_t rank = NumberOf(sources[f].name);
     if (rank < 0 || file_ranks.count(rank) > 0) rank = static_cast<int32_t>(f);
     absl::StatusOr<formats::ChromeTraceInfo> info = formats::ReadChromeTrace(
         sources[f].name, sources[f].read,
         [&](const formats::ChromeEvent& event) -> absl::Status {
-          Take(event, -1, &file);
-          if (static_cast<int64_t>(all.tasks.size() + file.tasks.size()) <=
-              kMaxTasks) {
+          const bool is_launch = event.category == kLaunch;
+          const bool known = Take(event, -1, is_launch ? &launches : &file);
+          if (known && event.duration_ns < 0) {
+            return absl::InvalidArgumentError(
+                absl::StrFormat("\"dur\" of %s is %g us; it must be >= 0",
+                                event.name, 1e-3 * Real(event.duration_ns)));
+          }
+          executions = executions || (known && event.category == kExecution);
+          if (static_cast<int64_t>(all.tasks.size() + file.tasks.size() +
+                                   launches.tasks.size()) <= kMaxTasks) {
             return absl::OkStatus();
           }
           return absl::ResourceExhaustedError(
@@ -172,6 +189,12 @@ absl::StatusOr<TraceEvents> ReadTraceEvents(
                            "iterations"));
         });
     if (!info.ok()) return info.status();
+    if (!executions) {
+      file.tasks.insert(file.tasks.end(), launches.tasks.begin(),
+                        launches.tasks.end());
+      file.moved.insert(file.moved.end(), launches.moved.begin(),
+                        launches.moved.end());
+    }
     all.count += info->events;
     if (info->rank >= 0) rank = static_cast<int32_t>(info->rank);
     if (!file_ranks.insert(rank).second) {

@@ -36,6 +36,7 @@ struct TraceTask {
   std::vector<int64_t> inputs{};
   bool has_inputs = false;
   bool recomputes = false;
+  bool only_input_grad = false;  // Whether a weight gradient has to follow it.
   bool overlaps = false;  // Whether a part of it ran in an earlier backward.
 };
 
@@ -57,7 +58,10 @@ struct TraceEvents {
 };
 
 // Reads the events of all files. Each file is one rank, or its tasks say their
-// rank. InvalidArgument: a file is malformed, or two are of one rank.
+// rank. Where a file of PyTorch's profiler has the executions of named ranges
+// on the GPU, their launches on the CPU are left out. InvalidArgument: a file
+// is malformed or compressed, an event takes less than 0 us, or two files are
+// of one rank.
 // ResourceExhausted: there are more than four million tasks.
 absl::StatusOr<TraceEvents> ReadTraceEvents(
     const std::vector<TraceSource>& sources);

@@ -12,7 +12,8 @@ namespace pipeloom::trace {
 
 // Returns the sources for the paths; each file is opened when it is first read.
 // A folder stands for all its files that end in .json, ordered by name.
-// NotFound names the path. InvalidArgument: a folder has no traces.
+// NotFound names the path. InvalidArgument: a folder has no traces, or one that
+// is compressed only.
 absl::StatusOr<std::vector<TraceSource>> OpenTraces(
     const std::vector<std::string>& paths);
 

@@ -17,6 +17,92 @@
 namespace pipeloom::trace {
 namespace {
 
+constexpr char kAnyModule[] = "model";  // The module of tasks that name none.
+
+std::string NameOf(const TraceTaskKey& key) {
+  constexpr absl::string_view kWords[] = {"forward", "backward",
+                                          "weight gradient"};
+  constexpr char kLetters[] = "FBW";
+  const auto pass = static_cast<size_t>(key.pass);
+  if (key.module != kAnyModule) {
+    return absl::StrFormat("%s, stage %d, %s of microbatch %d", key.module,
+                           key.stage, kWords[pass], key.microbatch);
+  }
+  return absl::StrFormat("PP:%d%c%d (stage %d, %s of microbatch %d)", key.stage,
+                         kLetters[pass], key.microbatch, key.stage,
+                         kWords[pass], key.microbatch);
+}
+
+// Checks that iterations follow each other on each rank, if tasks have no
+// inputs that would tell what belongs together. `tasks` are sorted by rank and
+// start; `nth` counts those of the same key.
+absl::Status CheckIterations(const std::vector<TraceTask>& tasks,
+                             const std::vector<int32_t>& nth) {
+  for (size_t i = 1; i < tasks.size(); ++i) {
+    if (tasks[i].has_inputs || tasks[i].rank != tasks[i - 1].rank ||
+        nth[i] >= nth[i - 1]) {
+      continue;
+    }
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "rank %d: %s is missing in an iteration before number %d, since its "
+        "number %d comes after a task of that one (counted from 0); a trace "
+        "must have whole steps, from the first on",
+        tasks[i].rank, NameOf(tasks[i].key), nth[i - 1], nth[i]));
+  }
+  return absl::OkStatus();
+}
+
+// Checks that every stage of a module has what its other stages and passes
+// have, if tasks have no inputs that would name what is missing. The first
+// stages may have no backward: they may be frozen.
+absl::Status CheckWhole(const std::vector<TraceTask>& tasks) {
+  using Part = std::pair<int32_t, int32_t>;  // Microbatch and its part.
+  struct Module {
+    std::set<int32_t> stages{};
+    std::set<Part> parts{};
+    int32_t first_backward = std::numeric_limits<int32_t>::max();
+  };
+  std::map<std::string, Module> modules;
+  std::set<TraceTaskKey> keys;
+  const auto missing = [](const TraceTaskKey& key, absl::string_view who) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s is missing, though %s; a trace must have all tasks of a step",
+        NameOf(key), std::string(who)));
+  };
+  for (const TraceTask& task : tasks) {
+    if (task.has_inputs) return absl::OkStatus();
+    Module& module = modules[task.key.module];
+    module.stages.insert(task.key.stage);
+    module.parts.insert({task.key.microbatch, task.key.sub});
+    if (task.key.pass == Pass::kBackward) {
+      module.first_backward = std::min(module.first_backward, task.key.stage);
+    }
+    keys.insert(task.key);
+  }
+  for (const auto& [name, module] : modules) {
+    for (const int32_t stage : module.stages) {
+      for (const auto& [microbatch, sub] : module.parts) {
+        TraceTaskKey key{name, stage, Pass::kForward, microbatch, sub};
+        if (!keys.contains(key)) {
+          return missing(key, "another stage or pass has that microbatch");
+        }
+        key.pass = Pass::kBackward;
+        if (stage >= module.first_backward && !keys.contains(key)) {
+          return missing(key, "another stage or pass has that microbatch");
+        }
+      }
+    }
+  }
+  for (const TraceTask& task : tasks) {
+    TraceTaskKey key = task.key;
+    key.pass = Pass::kWeightGrad;
+    if (task.only_input_grad && !keys.contains(key)) {
+      return missing(key, "the input gradient is there alone");
+    }
+  }
+  return absl::OkStatus();
+}
+
 // Returns the tasks of the chosen iteration.
 absl::StatusOr<std::vector<TraceTask>> OneIteration(
     std::vector<TraceTask> tasks, int32_t iteration, int32_t* iterations,
@@ -28,6 +114,7 @@ absl::StatusOr<std::vector<TraceTask>> OneIteration(
   std::map<TraceTaskKey, int32_t> count;
   nth->clear();
   for (const TraceTask& task : tasks) nth->push_back(count[task.key]++);
+  PIPELOOM_RETURN_IF_ERROR(CheckIterations(tasks, *nth));
   int32_t whole = std::numeric_limits<int32_t>::max();
   for (const auto& [key, n] : count) whole = std::min(whole, n);
   *iterations = whole;
@@ -42,6 +129,7 @@ absl::StatusOr<std::vector<TraceTask>> OneIteration(
   for (size_t i = 0; i < tasks.size(); ++i) {
     if ((*nth)[i] == iteration) chosen.push_back(std::move(tasks[i]));
   }
+  PIPELOOM_RETURN_IF_ERROR(CheckWhole(chosen));
   return chosen;
 }
 

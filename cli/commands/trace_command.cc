@@ -49,9 +49,13 @@ class TraceCommand : public Command {
         "TaskGraph for `pipeloom search`: both have the measured costs.\n\n"
         "One file that ends in .csv is an operation log of a training: what "
         "each worker did in each step, with columns step, dp, stage, "
-        "start_ms, op, microbatch, duration_ms. Its steps are replayed, and "
-        "the slowdown is attributed to operations, stages, replicas and "
-        "workers."};
+        "start_ms (from the beginning of the step), op, microbatch (of F and "
+        "B), duration_ms. An op is F or B (forward, backward), FS, FR, BS or "
+        "BR (their sends and receives), AG or RS (all-gather, reduce-scatter "
+        "among replicas), EM (tied embeddings), CLIP (gradient norm), LN "
+        "(layer norms' gradients), GC (garbage collection) or OPT "
+        "(optimizer). Its steps are replayed, and the slowdown is attributed "
+        "to operations, stages, replicas and workers."};
   }
 
   std::vector<Flag> Flags() override {

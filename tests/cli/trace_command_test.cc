@@ -77,5 +77,26 @@ TEST_F(TraceCommandTest, AnInterruptedSearchShowsItsBestAndSaysSo) {
   }
 }
 
+TEST_F(TraceCommandTest, CompressedFilesAreNamed) {
+  const std::string path = Path("rank0.json.gz");
+  ASSERT_TRUE(WriteFileAtomically(path, "\x1f\x8b\x08").ok());
+  for (const std::string& given : {path, folder_}) {
+    const Outcome outcome = Pipeloom({"trace", given});
+    EXPECT_EQ(outcome.code, 1);
+    EXPECT_THAT(outcome.err, HasSubstr(path));
+    EXPECT_THAT(outcome.err, HasSubstr("gunzip it first"));
+  }
+}
+
+TEST_F(TraceCommandTest, TheHelpNamesTheOperationsOfALog) {
+  const Outcome outcome = Pipeloom({"trace", "--help"});
+  EXPECT_EQ(outcome.code, 0);
+  for (const char* const text :
+       {"from the beginning", " FS", " FR", " BS", " BR", " AG", " RS", " EM",
+        " CLIP", " LN", " GC", " OPT"}) {
+    EXPECT_THAT(outcome.out, HasSubstr(text));
+  }
+}
+
 }  // namespace
 }  // namespace pipeloom::cli

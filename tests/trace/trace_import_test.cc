@@ -187,6 +187,74 @@ TEST(ImportTraceTest, SeveralIterationsAreToldApart) {
       FailsWith(absl::StatusCode::kInvalidArgument, HasSubstr("3 whole ones")));
 }
 
+Json Event(const std::string& name, double ts, double dur,
+           const char* category = "cpu_op") {
+  return {{"ph", "X"},  {"name", name}, {"cat", category}, {"ts", ts},
+          {"dur", dur}, {"pid", 0},     {"tid", 0}};
+}
+
+// PyTorch's profiler writes each range twice.
+TEST(ImportTraceTest, LaunchesOnTheCpuAreLeftOutWhereTheGpuHasThem) {
+  Json launches = Json::array();
+  Json both = Json::array();
+  for (int i = 0; i < 3; ++i) {
+    for (const char* name : {"PP:0F0", "PP:0B0"}) {
+      const double ts = i * 1000 + (name[4] == 'B' ? 50 : 0);
+      launches.push_back(Event(name, ts, 3, "user_annotation"));
+      both.push_back(launches.back());
+      both.push_back(Event(name, ts + 7, 30, "gpu_user_annotation"));
+    }
+  }
+  ASSERT_OK_AND_ASSIGN(ImportedStep imported,
+                       ImportTrace({Source("t.json", both.dump())}));
+  EXPECT_EQ(imported.iterations, 3);
+  EXPECT_EQ(imported.plan.graph.task(TaskId(0)).duration, Microseconds(30));
+  ASSERT_OK_AND_ASSIGN(imported,
+                       ImportTrace({Source("t.json", launches.dump())}));
+  EXPECT_EQ(imported.iterations, 3);
+  EXPECT_EQ(imported.plan.graph.task(TaskId(0)).duration, Microseconds(3));
+}
+
+TEST(ImportTraceTest, AMissingTaskIsNamed) {
+  const auto import = [](const std::vector<std::string>& names) {
+    Json events = Json::array();
+    double ts = 0;
+    for (const std::string& name : names) {
+      events.push_back(Event(name, ts += 10, 5));
+    }
+    return ImportTrace({Source("t.json", events.dump())}).status();
+  };
+  const auto says = [](const char* text) {
+    return FailsWith(absl::StatusCode::kInvalidArgument, HasSubstr(text));
+  };
+  EXPECT_THAT(import({"0F0", "0F1", "1F0", "1F1", "1B0", "1B1", "0B0"}),
+              says("PP:0B1 (stage 0, backward of microbatch 1) is missing"));
+  EXPECT_THAT(import({"0F0", "0F1", "1F0", "1B0", "1B1", "0B0", "0B1"}),
+              says("PP:1F1 (stage 1, forward of microbatch 1) is missing"));
+  EXPECT_THAT(import({"0F0", "0I0"}), says("PP:0W0"));
+  EXPECT_EQ(import({"0F0", "0I0", "0W0", "0F1", "0B1"}), absl::OkStatus());
+  EXPECT_EQ(import({"0F0", "0F1", "1F0", "1F1"}),
+            absl::OkStatus());  // Inference.
+  // The first stage is frozen.
+  EXPECT_EQ(import({"0F0", "1F0", "1B0"}), absl::OkStatus());
+  // Three iterations, without one task of the middle one.
+  EXPECT_THAT(
+      import({"0F0", "0F1", "0B0", "0B1", "0F0", "0F1", "0B0", "0F0", "0F1",
+              "0B0", "0B1"}),
+      says("PP:0B1 (stage 0, backward of microbatch 1) is missing in an "
+           "iteration before number 2"));
+  // The last iteration was cut off.
+  EXPECT_EQ(import({"0F0", "0F1", "0B0", "0B1", "0F0", "0F1"}),
+            absl::OkStatus());
+}
+
+TEST(ImportTraceTest, ANegativeDurationIsRefused) {
+  const Json events = {Event("PP:0F0", 0, -50), Event("PP:0B0", 10, 5)};
+  EXPECT_THAT(ImportTrace({Source("t.json", events.dump())}),
+              FailsWith(absl::StatusCode::kInvalidArgument,
+                        HasSubstr("\"dur\" of PP:0F0 is -50 us")));
+}
+
 TEST(ImportTraceTest, BrokenFilesSayWhereAndWhat) {
   const struct {
     std::string text;

@@ -147,11 +147,8 @@ class CalibrateCommand : public Command {
     PIPELOOM_ASSIGN_OR_RETURN(
         Calibration result,
         emulator::Calibrate(files, options, emulator::PredictorOf));
-    if (result.unaligned > 0) {
-      context.warn(absl::StrCat(
-          "pipeloom calibrate: left out ", result.unaligned,
-          " products of widths that are no multiple of 8, which have a rate of "
-          "their own"));
+    for (const std::string& rows : result.left_out) {
+      context.warn(absl::StrCat("pipeloom calibrate: left out ", rows));
     }
     for (const Refusal& refusal : result.accepted) {
       context.warn(absl::StrCat("pipeloom calibrate: accepted, ",

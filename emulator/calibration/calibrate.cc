@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 
 namespace pipeloom::emulator {
@@ -101,12 +102,91 @@ DeviceProfile Merged(DeviceProfile base, DeviceProfile measured) {
   return base;
 }
 
-bool IsUnaligned(const OpQuery& q) {
-  constexpr int64_t kAligned = 8;
-  return q.op == OpType::kGemm && q.dtype != QueryDtype::kFp8 &&
-         q.dtype != QueryDtype::kFp32 &&
-         (q.n % kAligned != 0 || q.k % kAligned != 0);
+bool IsProduct(OpType op) {
+  return op == OpType::kGemm || op == OpType::kGroupedGemm;
 }
+
+// Returns which kind of products these are for a profile: one type of 16 bits,
+// and fp8.
+bool IsFp8(QueryDtype dtype) { return dtype == QueryDtype::kFp8; }
+
+// Names the rows that a profile does not use, and says why; "" if it uses them.
+// `seen` are all rows.
+class UnusedRows {
+ public:
+  UnusedRows(absl::Span<const MeasurementFile> seen,
+             const DeviceProfile& base) {
+    for (const MeasurementFile& file : seen) {
+      for (const OpMeasurement& point : file.points) {
+        const OpQuery& q = point.query;
+        if (q.pass != QueryPass::kForward || !ByItself(q).empty()) continue;
+        if (IsProduct(q.op)) has_product_[IsFp8(q.dtype)] = true;
+        if (q.op == OpType::kAttention) has_attention_ = true;
+      }
+    }
+    for (const GemmTable& t : base.gemm) {
+      if (t.pass == QueryPass::kForward && t.dtype != QueryDtype::kFp32) {
+        has_product_[IsFp8(t.dtype)] = true;
+      }
+    }
+    for (const AttentionTable& t : base.attention) {
+      if (t.pass == QueryPass::kForward && BytesPerElement(t.dtype) == 2) {
+        has_attention_ = true;
+      }
+    }
+  }
+
+  std::string Why(const OpQuery& q) const {
+    std::string why = ByItself(q);
+    if (!why.empty() || q.pass == QueryPass::kForward) return why;
+    if ((IsProduct(q.op) && !has_product_[IsFp8(q.dtype)]) ||
+        (q.op == OpType::kAttention && !has_attention_)) {
+      return absl::StrCat("rows of ", Name(q.op), " ", Name(q.pass), " ",
+                          Name(q.dtype),
+                          ": they correct forward times of their type, which "
+                          "were not measured");
+    }
+    return "";
+  }
+
+ private:
+  static std::string ByItself(const OpQuery& q) {
+    constexpr int64_t kAligned = 8;
+    if (IsProduct(q.op) && q.dtype == QueryDtype::kFp32) {
+      return absl::StrCat("rows of ", Name(q.op),
+                          " fp32: such products are priced by the peak and "
+                          "the memory's bandwidth");
+    }
+    if (q.op == OpType::kGemm && !IsFp8(q.dtype) &&
+        (q.n % kAligned != 0 || q.k % kAligned != 0)) {
+      return "products of widths that are no multiple of 8, which have a rate "
+             "of their own";
+    }
+    if (q.op == OpType::kMoe) {
+      return "rows of moe: it is priced as the sum of its parts; measure "
+             "grouped_gemm, swiglu and add";
+    }
+    if ((q.op == OpType::kAttention || IsStreaming(q.op)) &&
+        BytesPerElement(q.dtype) != 2) {
+      return absl::StrCat("rows of ", Name(q.op), " ", Name(q.dtype),
+                          ": its times are of 16-bit types");
+    }
+    if (!IsCollective(q.op)) return "";
+    if (q.ranks < 2) {
+      return absl::StrCat("rows of ", Name(q.op),
+                          " with ranks 1: nothing is sent");
+    }
+    if (q.span == QuerySpan::kInterNode && q.ranks_per_node > 1) {
+      return absl::StrCat("rows of ", Name(q.op),
+                          " between nodes with ranks_per_node above 1: such "
+                          "groups are priced by the ring model");
+    }
+    return "";
+  }
+
+  bool has_product_[2] = {};  // Indexed by IsFp8.
+  bool has_attention_ = false;
+};
 
 std::string Listed(const std::vector<Refusal>& refusals) {
   std::string text;
@@ -174,23 +254,32 @@ absl::StatusOr<Calibration> Calibrate(absl::Span<const MeasurementFile> files,
     return absl::FailedPreconditionError(
         absl::StrCat("the measurements are refused:", Listed(refused)));
   }
+  const UnusedRows unused(files, options.base);
   std::vector<OpMeasurement> points;
+  std::vector<OpMeasurement> judged;
+  std::map<std::string, int64_t> left_out;
   for (const MeasurementFile& file : files) {
     for (const OpMeasurement& point : file.points) {
-      if (IsUnaligned(point.query)) {
-        ++result.unaligned;
-      } else {
-        points.push_back(point);
+      std::string why = unused.Why(point.query);
+      if (!why.empty()) {
+        ++left_out[std::move(why)];
+        continue;
       }
+      points.push_back(point);
+      if (point.query.op != OpType::kSmallLayer) judged.push_back(point);
     }
   }
-  std::vector<OpMeasurement> judged;
-  for (const OpMeasurement& point : points) {
-    const bool across = point.query.span == QuerySpan::kInterNode &&
-                        point.query.ranks_per_node > 1;
-    if (point.query.op != OpType::kSmallLayer && !across) {
-      judged.push_back(point);
-    }
+  for (const auto& [why, rows] : left_out) {
+    result.left_out.push_back(absl::StrCat(rows, " ", why));
+  }
+  if (points.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "no measurement is left that a profile has a use for; left out are",
+        result.left_out.empty() ? " none" : "",
+        absl::StrJoin(result.left_out, "",
+                      [](std::string* text, const auto& w) {
+                        absl::StrAppend(text, "\n  ", w);
+                      })));
   }
   const FitPoints fit = [&](absl::Span<const OpMeasurement> seen) {
     return predict_with(ProfileOfMeasurements(seen, options.limits),

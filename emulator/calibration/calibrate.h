@@ -32,9 +32,10 @@ struct Calibration {
   DeviceProfile profile{};
   std::vector<PredictionError> errors{};  // Errors of the cross-validation.
   std::vector<Refusal> accepted{};
-  // 16-bit products of a width that is no multiple of 8. They are left out, as
-  // they are several times slower than their neighbours (product_alignment.h).
-  int64_t unaligned = 0;
+  // The rows that a profile has no use for, by reason: their number, what they
+  // are, and why. Among them are 16-bit products of a width that is no multiple
+  // of 8, several times slower than their neighbours (product_alignment.h).
+  std::vector<std::string> left_out{};
 };
 
 // A function that makes a predictor of a profile, such as PredictorOf() of
@@ -42,7 +43,7 @@ struct Calibration {
 using PredictWith = std::function<absl::StatusOr<Predictor>(
     const DeviceProfile& profile, const DeviceLimits& limits)>;
 // Makes a profile of the measurements. FailedPrecondition lists why they are
-// refused, one reason per line.
+// refused, one reason per line, or what was left out if nothing else is there.
 absl::StatusOr<Calibration> Calibrate(absl::Span<const MeasurementFile> files,
                                       const CalibrationOptions& options,
                                       const PredictWith& predict_with);

@@ -407,6 +407,71 @@ TEST(Calibrate, KeepsOfTheBaseWhatWasNotMeasured) {
   EXPECT_EQ(result->profile.launch_us, 4);
 }
 
+// Rows of operators that no price is made from.
+MeasurementFile UnusedRows() {
+  MeasurementFile file = Products(1);
+  file.name = "unused.csv";
+  file.content.low = 99;
+  for (OpMeasurement& point : file.points) {
+    point.query.dtype = QueryDtype::kFp32;
+    point.time_us *= 8;
+  }
+  for (int64_t tokens = 512; tokens <= 16384; tokens *= 2) {
+    OpQuery moe{.op = OpType::kMoe};
+    moe.tokens = tokens;
+    moe.width = moe.ffn = 2048;
+    moe.experts = 64;
+    moe.top_k = 6;
+    file.points.push_back({moe, TrueUs(moe), 2});
+    OpQuery across{.op = OpType::kAllGather};
+    across.bytes = tokens << 12;
+    across.ranks = 16;
+    across.ranks_per_node = 8;
+    across.span = QuerySpan::kInterNode;
+    file.points.push_back(
+        {across, 20 + 1e-3 * static_cast<double>(across.bytes), 2});
+  }
+  return file;
+}
+
+TEST(Calibrate, SaysWhichRowsItLeavesOut) {
+  CalibrationOptions options;
+  options.limits = H100();
+  const auto result =
+      Calibrate({Products(1), UnusedRows()}, options, TruePredictor);
+  ASSERT_THAT(result, IsOk());
+  EXPECT_THAT(
+      result->left_out,
+      ::testing::UnorderedElementsAre(
+          HasSubstr("288 rows of gemm fp32: "), HasSubstr("6 rows of moe: "),
+          AllOf(HasSubstr("6 rows of all_gather between nodes"),
+                HasSubstr("ring model"))));
+  // Neither in the table of errors nor in the profile.
+  ASSERT_THAT(result->errors, SizeIs(1));
+  EXPECT_EQ(result->errors[0].dtype, QueryDtype::kBf16);
+  EXPECT_THAT(result->profile.gemm, SizeIs(1));
+  EXPECT_THAT(result->profile.moe, IsEmpty());
+}
+
+TEST(Calibrate, FailsIfEveryRowIsLeftOut) {
+  CalibrationOptions options;
+  options.limits = H100();
+  EXPECT_THAT(Calibrate({UnusedRows()}, options, TruePredictor),
+              FailsWith(absl::StatusCode::kFailedPrecondition,
+                        AllOf(HasSubstr("no measurement is left"),
+                              HasSubstr("fp32"), HasSubstr("moe"))));
+  // Gradients need forward products, measured or in the base.
+  MeasurementFile gradients = Products(1);
+  for (OpMeasurement& point : gradients.points) {
+    point.query.pass = QueryPass::kInputGrad;
+  }
+  EXPECT_THAT(Calibrate({gradients}, options, TruePredictor),
+              FailsWith(absl::StatusCode::kFailedPrecondition,
+                        HasSubstr("gemm input_grad bf16: ")));
+  options.base = ProfileOfMeasurements(Products(1).points, H100());
+  EXPECT_THAT(Calibrate({gradients}, options, TruePredictor), IsOk());
+}
+
 TEST(Calibrate, TakesTheLaunchFromTheTightestSmallLayer) {
   std::vector<OpMeasurement> points;
   for (const double us : {120.0, 100.0, 180.0}) {

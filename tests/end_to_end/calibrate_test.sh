@@ -107,6 +107,11 @@ awk -F, -v OFS=, 'NR > 1 && NR % 8 == 3 {$4 *= 40} {print}' gemm_h100.csv \
 refuse "non-monotone: wild.csv" wild.csv
 printf 'm,n,k,us\n64,64,64,nan\n' >nan.csv
 refuse "nan.csv:2: column \"us\" is \"nan\"" nan.csv
+awk -F, -v OFS=, 'NR == 1 {print $0, "dtype"} NR > 1 {$4 *= 9; print $0, "fp32"}' \
+  gemm_h100.csv >fp32.csv
+refuse "96 rows of gemm fp32" fp32.csv --accept cold-start
+expect 0 "left out 96 rows of gemm fp32" calibrate --device h100-sxm \
+  --out r.json --measurements gemm_h100.csv,fp32.csv --accept cold-start
 expect 0 "accepted, mislabelled" calibrate --device h100-sxm --out r.json \
   --measurements slow.csv --accept mislabelled
 

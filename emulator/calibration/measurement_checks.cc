@@ -42,6 +42,12 @@ constexpr double kLeastOfExperts = 0.5;
 constexpr double kLargeProduct = 1e11;  // FLOPs.
 constexpr double kLeastEfficiency = 0.45;
 constexpr int kLeastLargeProducts = 5;
+// Products that compute bounds on any GPU: of the 20,000 public times of ten
+// GPUs none is below 0.078 of the best rate of its type.
+constexpr double kComputeBound = 1e10;   // FLOPs.
+constexpr int64_t kComputeWidth = 1024;  // The least of m, n, k.
+constexpr double kLeastOfBest = 0.02;
+constexpr double kUnitMargin = 0.7;  // Around 10^3 and 10^6, as power of 10.
 
 std::string Where(absl::Span<const MeasurementFile> files,
                   const MeasuredPoint& at) {
@@ -60,6 +66,7 @@ class Checker {
     for (const MeasurementGroup& group : groups_) {
       CheckRates(group);
       CheckBestRate(group);
+      CheckSlowest(group);
       CheckRepeats(group);
       CheckGrowth(group);
       CheckWarmth(group);
@@ -188,6 +195,45 @@ class Checker {
                         large, best * 1e-12, peak * 1e-12,
                         Name(group.query().pass), Name(group.query().dtype),
                         100 * kLeastEfficiency, limits_.name));
+  }
+
+  // Compares large products with the best of their file.
+  void CheckSlowest(const MeasurementGroup& group) {
+    const OpType op = group.query().op;
+    if (op != OpType::kGemm && op != OpType::kGroupedGemm) return;
+    const auto rate = [](const MeasuredPoint& at) {
+      return FlopsOf(at.point->query) / (at.point->time_us * 1e-6);
+    };
+    std::map<int32_t, MeasuredPoint> best;
+    for (const MeasuredPoint& at : group.points) {
+      const auto [found, is_new] = best.emplace(at.file, at);
+      if (rate(at) > rate(found->second)) found->second = at;
+    }
+    for (const MeasuredPoint& at : group.points) {
+      const OpQuery& q = at.point->query;
+      const double flops = FlopsOf(q);
+      if (flops < kComputeBound || std::min({q.m, q.n, q.k}) < kComputeWidth) {
+        continue;
+      }
+      const MeasuredPoint& fastest = best.at(at.file);
+      const double slower = rate(fastest) / rate(at);
+      if (slower * kLeastOfBest <= 1) continue;
+      const double off = std::log10(slower);
+      const double unit = 3 * std::round(off / 3);  // ns, us, ms, s.
+      const bool is_unit = unit > 0 && std::abs(off - unit) < kUnitMargin;
+      Refuse(RefusalKind::kNonPhysical,
+             absl::StrFormat(
+                 "%s: %s in %.4g us is %.3g TFLOP/s, %.4g times slower than "
+                 "%.3g at %s; any product of such sizes reaches %.0f %% of "
+                 "that. %s",
+                 Where(files_, at), ToString(q), at.point->time_us,
+                 rate(at) * 1e-12, slower, rate(fastest) * 1e-12,
+                 Where(files_, fastest), 100 * kLeastOfBest,
+                 is_unit ? absl::StrFormat("Is the unit right? It is about "
+                                           "1e%.0f times too long",
+                                           unit)
+                         : std::string("Was the GPU interrupted?")));
+    }
   }
 
   using Sizes = std::vector<int64_t>;

@@ -6,8 +6,10 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/random.h"
 #include "tests/support/status_matchers.h"
 
@@ -186,6 +188,30 @@ TEST(MeasurementChecks, RefuseMoreThanThePeak) {
   EXPECT_THAT(found, Each(Field(&Refusal::kind, RefusalKind::kNonPhysical)));
   EXPECT_THAT(found[0].why,
               AllOf(HasSubstr("TFLOP/s"), HasSubstr("989 in bf16")));
+}
+
+TEST(MeasurementChecks, RefuseATimeInAnotherUnit) {
+  const std::pair<double, const char*> cases[] = {
+      {1e3, "Is the unit right? It is about 1e3"},
+      {1e6, "Is the unit right? It is about 1e6"},
+      {60, "Was the GPU interrupted?"}};
+  for (const auto& [factor, says] : cases) {
+    SCOPED_TRACE(factor);
+    MeasurementFile file = Products(1);
+    // The largest product has no larger one that would take less time.
+    const auto largest =
+        std::max_element(file.points.begin(), file.points.end(),
+                         [](const OpMeasurement& a, const OpMeasurement& b) {
+                           return FlopsOf(a.query) < FlopsOf(b.query);
+                         });
+    largest->time_us *= factor;
+    const std::vector<Refusal> found = Check({file});
+    ASSERT_THAT(found, SizeIs(1));
+    EXPECT_EQ(found[0].kind, RefusalKind::kNonPhysical);
+    EXPECT_THAT(found[0].why,
+                AllOf(HasSubstr(absl::StrCat("gemm.csv:", largest->line, ":")),
+                      HasSubstr(says)));
+  }
 }
 
 TEST(MeasurementChecks, RefuseMoreThanTheMemorysBandwidth) {

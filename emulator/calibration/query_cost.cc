@@ -46,8 +46,14 @@ MemoryKind KindOf(OpType op) {
   }
 }
 
+// A product's result has the type of the layer, which is never fp8.
+double ResultBytes(QueryDtype dtype) {
+  return dtype == QueryDtype::kFp32 ? 4 : 2;
+}
+
 GemmOp Product(const OpQuery& q) {
   GemmOp op;
+  op.result_bytes = ResultBytes(q.dtype);
   op.groups = AsDouble(q.op == OpType::kGroupedGemm ? q.groups : 1);
   op.precision = PrecisionOf(q.dtype);
   op.pass = q.pass;
@@ -111,6 +117,7 @@ std::vector<Op> Experts(const OpQuery& q) {
   activation.width = AsDouble(q.ffn);
   activation.backward = backward;
   GemmOp up;
+  up.result_bytes = ResultBytes(q.dtype);
   up.precision = PrecisionOf(q.dtype);
   // Fewer visits than experts leave some experts idle.
   up.groups = std::min(AsDouble(q.experts), visits);

@@ -235,7 +235,12 @@ std::optional<OpSeconds> GemmCosts::Price(const GemmOp& op) const {
   if (exact_) {
     const auto point = points_.find(KeyOf(op.pass, dtype, shape));
     if (point != points_.end()) {
-      return OpSeconds{point->second * 1e-6, CostSource::kMeasured};
+      // Without fp8 units the product runs in bf16, but was not measured as
+      // fp8.
+      const bool is_fp8 = op.precision == Precision::kFp8;
+      return OpSeconds{point->second * 1e-6, is_fp8 && dtype != QueryDtype::kFp8
+                                                 ? CostSource::kInterpolated
+                                                 : CostSource::kMeasured};
     }
   }
   double log_factor = kind.forward.LogFactor(At(shape));

@@ -117,6 +117,20 @@ TEST_F(CostTest, PricesEveryOperatorOnEveryDevice) {
   }
 }
 
+// An A100 multiplies fp8 as bf16, and no point of it was measured as fp8.
+TEST_F(CostTest, Fp8OfADeviceWithoutItIsNotMeasured) {
+  const std::string sizes = R"({"op": "gemm", "m": 4096, "n": 4096, "k": 4096)";
+  const Outcome outcome =
+      Cost("a100-sxm", sizes + R"(, "dtype": "bf16"})" + "\n" + sizes +
+                           R"(, "dtype": "fp8"})" + "\n");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const std::vector<Json> lines = Lines(outcome.out);
+  ASSERT_THAT(lines, SizeIs(2));
+  EXPECT_EQ(lines[0]["source"], "measured");
+  EXPECT_EQ(lines[1]["source"], "interpolated");
+  EXPECT_EQ(lines[0]["time_us"], lines[1]["time_us"]);
+}
+
 TEST_F(CostTest, NamesTheLineTheFieldAndTheValueAndKeepsWhatCameBefore) {
   const Outcome outcome =
       Cost("h100-sxm",

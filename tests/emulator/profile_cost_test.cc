@@ -9,6 +9,7 @@
 #include <functional>
 #include <string>
 #include <thread>
+#include <variant>
 #include <vector>
 
 #include "base/fingerprint.h"
@@ -533,6 +534,21 @@ TEST(FactorGrid, WithManyKnotsItIsTheKernelMeanOfThePoints) {
     }
     EXPECT_NEAR(grid.LogFactor(at.at), sum / weights, 1e-9);
   }
+}
+
+// Queries are priced as the layers of jobs are.
+TEST(OpsOfQueries, ResultsHaveTheTypeOfTheLayer) {
+  const auto result_bytes = [](QueryDtype dtype, QueryPass pass) {
+    OpQuery query{.op = OpType::kGemm, .pass = pass, .dtype = dtype};
+    query.m = query.n = query.k = 64;
+    return std::get<GemmOp>(OpsOf(query).at(0)).result_bytes;
+  };
+  for (const QueryPass pass : {QueryPass::kForward, QueryPass::kInputGrad}) {
+    EXPECT_EQ(result_bytes(QueryDtype::kFp32, pass), 4);
+    EXPECT_EQ(result_bytes(QueryDtype::kBf16, pass), 2);
+    EXPECT_EQ(result_bytes(QueryDtype::kFp8, pass), 2);
+  }
+  EXPECT_EQ(result_bytes(QueryDtype::kFp32, QueryPass::kWeightGrad), 8);
 }
 
 }  // namespace

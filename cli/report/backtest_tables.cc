@@ -21,10 +21,25 @@ std::string ScalarText(const studies::FrameworkScalar& s) {
   const std::string value = s.kind == formats::FittedScalar::kHost
                                 ? absl::StrFormat("%.2f us a kernel", s.value)
                                 : absl::StrFormat("x %.3f", s.value);
-  if (s.fitted_rows == 0) return value + ", not fitted";
-  return absl::StrFormat("%s, fitted on %d rows of %d of %d configurations",
-                         value, s.fitted_rows, s.fitted_configurations,
-                         s.configurations);
+  if (s.fitted_rows == 0) {
+    if (s.configurations == 0) return value + ", not fitted";
+    if (s.configurations >= studies::kFewestConfigurations) {
+      return absl::StrFormat(
+          "%s, not fitted: all %d configurations are held out", value,
+          s.configurations);
+    }
+    return absl::StrFormat(
+        "%s, not fitted: %d configuration%s; needs %d, or rows with split fit",
+        value, s.configurations, s.configurations == 1 ? "" : "s",
+        studies::kFewestConfigurations);
+  }
+  return absl::StrFormat(
+      "%s, fitted on %d rows of %d of %d configurations%s", value,
+      s.fitted_rows, s.fitted_configurations, s.configurations,
+      s.at_end ? absl::StrFormat("; an end of what is tried, 0 to %d us, so "
+                                 "the host alone does not explain the times",
+                                 studies::kMostHostUs)
+               : "");
 }
 
 std::string LayoutText(const formats::MeasuredRun& run) {
@@ -78,6 +93,7 @@ void WriteComparison(const studies::Comparison& comparison,
     json.Key("scalar").String(
         s.kind == formats::FittedScalar::kHost ? "host_us" : "stretch");
     json.Key("value").Number(s.value);
+    json.Key("at_end_of_grid").Bool(s.at_end);
     json.Key("fitted_rows").Int(s.fitted_rows);
     json.Key("fitted_configurations").Int(s.fitted_configurations);
     json.Key("configurations").Int(s.configurations);
@@ -194,7 +210,7 @@ std::string TextWithoutHost(
     if (std::any_of(scalars.begin(), scalars.end(),
                     [](const studies::FrameworkScalar& s) {
                       return s.kind == formats::FittedScalar::kHost &&
-                             s.fitted_rows == 0 && s.value == 0;
+                             s.configurations == 0 && s.value == 0;
                     })) {
       names.push_back(table.name);
     }
@@ -240,7 +256,7 @@ std::string BacktestSetTable(
     add(table.name, ErrorsOf(table.comparison));
     if (!table.predicted) all.Add(table.comparison);
     for (const studies::FrameworkScalar& s : table.comparison.scalars) {
-      if (s.fitted_rows == 0) continue;
+      if (s.configurations == 0) continue;
       absl::StrAppend(&scalars, "  ", table.name, ", ", s.framework, ": ",
                       ScalarText(s), "\n");
     }

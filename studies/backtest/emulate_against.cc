@@ -235,7 +235,7 @@ std::vector<size_t> ChooseFitRows(const std::vector<ComparedRun>& runs,
   if (marked.empty()) {
     // The set is ordered by hash.
     for (const Fingerprint& f : open) {
-      if (chosen.size() >= all.size() / 5) break;
+      if (chosen.size() >= all.size() / kFewestConfigurations) break;
       chosen.insert(f);
     }
   }
@@ -253,7 +253,7 @@ std::vector<size_t> ChooseFitRows(const std::vector<ComparedRun>& runs,
 }
 
 // Returns the host time per kernel with the smallest mean of
-// |log(emulated/measured)|, on a grid of 2 us and then of 0.25 us.
+// |log(emulated/measured)|, on a grid of 4 us and then of 1 us.
 absl::StatusOr<double> FitHost(const Machines& machines,
                                const std::vector<size_t>& fit,
                                std::vector<ComparedRun>* runs) {
@@ -274,11 +274,12 @@ absl::StatusOr<double> FitHost(const Machines& machines,
     }
     return absl::OkStatus();
   };
-  for (int us = 0; us <= 60; us += 4) {
+  constexpr int kCoarse = 4;
+  for (int us = 0; us < kMostHostUs; us += kCoarse) {
     PIPELOOM_RETURN_IF_ERROR(attempt(us));
   }
   const double coarse = best;
-  for (int step = -3; step <= 3; ++step) {
+  for (int step = 1 - kCoarse; step < kCoarse; ++step) {
     PIPELOOM_RETURN_IF_ERROR(attempt(std::max(0.0, coarse + step)));
   }
   return best;
@@ -431,6 +432,7 @@ absl::StatusOr<Comparison> CompareRuns(
       if (scalar.kind == FittedScalar::kHost) {
         PIPELOOM_ASSIGN_OR_RETURN(scalar.value,
                                   FitHost(machines, chosen, &result.runs));
+        scalar.at_end = scalar.value <= 0 || scalar.value >= kMostHostUs;
       } else {
         PIPELOOM_RETURN_IF_ERROR(EmulateAll(machines, chosen, &result.runs));
         std::vector<double> ratios;

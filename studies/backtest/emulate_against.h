@@ -66,13 +66,19 @@ struct ComparedRun {
   double peak_error() const;
 };
 
+// The fewest configurations of which a fifth is fitted, unless rows are marked.
+inline constexpr int32_t kFewestConfigurations = 5;
+inline constexpr int32_t kMostHostUs = 63;  // The longest that is tried.
+
 struct FrameworkScalar {
   std::string framework{};
   formats::FittedScalar kind = formats::FittedScalar::kStretch;
   double value = 1;  // Stretch, or microseconds per kernel.
+  // Whether the value is at an end of what was tried, 0 to kMostHostUs.
+  bool at_end = false;
   int32_t fitted_rows = 0;
   int32_t fitted_configurations = 0;
-  int32_t configurations = 0;
+  int32_t configurations = 0;  // 0: no fit was asked for.
 };
 
 struct Comparison {

@@ -65,6 +65,38 @@ TEST(BacktestCommandTest, FitsNothingUnlessAskedAndIsWhatEmulateAgainstPrints) {
   EXPECT_THAT(fitted.out, Not(HasSubstr("\"fitted_rows\": 0")));
 }
 
+TEST_F(BacktestSetTest, AFitThatCannotBeOrEndsAtItsGridSaysSo) {
+  const auto rows = [](const std::string& setup, const std::string& step_ms,
+                       const std::string& split) {
+    std::string text =
+        "framework,run,cluster,shape,layout,setup,microbatch,global_batch,"
+        "sequence,step_ms,peak_gib,split\n";
+    for (const std::string dp : {"1", "2"}) {
+      text += "mine,r" + dp +
+              ",h100-sxm,layers=8 hidden=1024 heads=8 ffn=4096 gated=1 "
+              "vocab=32000,tp=2 pp=2 dp=" +
+              dp + "," + setup + ",1,16,1024," + step_ms + ",," + split + "\n";
+    }
+    return text;
+  };
+  const Outcome one = Pipeloom(
+      {"backtest", Write("a.csv", rows("precision=bf16", "500", "")), "--fit"});
+  ASSERT_EQ(one.code, 0) << one.err;
+  EXPECT_THAT(one.out,
+              HasSubstr("x 1.000, not fitted: 1 configuration; needs 5, or "
+                        "rows with split fit"));
+  const Outcome plain =
+      Pipeloom({"backtest", Write("a.csv", rows("precision=bf16", "500", ""))});
+  EXPECT_THAT(plain.out, Not(HasSubstr("needs 5")));
+  const Outcome host = Pipeloom(
+      {"backtest",
+       Write("b.csv", rows("precision=bf16 scalar=host", "90000", "fit")),
+       "--fit"});
+  ASSERT_EQ(host.code, 0) << host.err;
+  EXPECT_THAT(host.out, HasSubstr("63.00 us a kernel"));
+  EXPECT_THAT(host.out, HasSubstr("an end of what is tried, 0 to 63 us"));
+}
+
 TEST_F(BacktestSetTest, SeveralTablesHaveALineEachAndTheWhole) {
   const std::vector<std::string> args = {"backtest", "primus", "torchtitan"};
   const Outcome table = Pipeloom(args);

@@ -301,7 +301,19 @@ def derive(data):
 # ---- out -------------------------------------------------------------------
 
 
-def text_of(part):
+def latencies(device):
+  """Returns the latencies of the links of the device's cluster file, in us."""
+  path = os.path.join(os.path.dirname(__file__), "..", "workloads", "clusters",
+                      f"{device}.json")
+  with open(path, encoding="utf-8") as file:
+    cluster = json.load(file)
+  return {
+      "node_latency_us": cluster["intra_node"]["latency_us"],
+      "nic_latency_us": cluster["inter_node"]["latency_us"]
+  }
+
+
+def text_of(part, device):
   """Returns JSON with one curve per line."""
   lines = []
   order = {op: i for i, op in enumerate(OPS + ["send_recv"])}
@@ -322,6 +334,7 @@ def text_of(part):
   head = {
       "nic_bytes_per_second": int(part["nic"] * 1e9), "gpus_per_node": 8,
       "node_bytes_per_second": int(part["node"] * 1e9),
+      **latencies(device),
       "compute_slowdown": round(132 / 112, 4), "communication_slowdown": 1
   }
   out = "{\n" + "".join(f"    {json.dumps(k)}: {json.dumps(v)},\n"
@@ -446,7 +459,7 @@ def main():
     check(args.data)
     return
   for device, part in derive(args.data).items():
-    text = text_of(part)
+    text = text_of(part, device)
     if not args.into:
       print(f"{device}: {text}")
       continue

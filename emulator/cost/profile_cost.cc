@@ -124,6 +124,10 @@ class GroupCollectives {
       : cluster_(cluster),
         parallel_(parallel),
         measured_link_(profile.collectives.node_bytes_per_second),
+        node_extra_us_(ExtraUs(cluster.intra_node.latency,
+                               profile.collectives.node_latency_us)),
+        nic_extra_us_(ExtraUs(cluster.inter_node.latency,
+                              profile.collectives.nic_latency_us)),
         has_curves_(!profile.collectives.curves.empty()),
         costs_(WithLinksOf(cluster, profile.collectives)) {}
   GroupCollectives(const GroupCollectives& like, const ParallelLayout& parallel)
@@ -180,6 +184,14 @@ class GroupCollectives {
                                   {measured_link_, measured_link_});
       source = CollectiveSource::kInterpolated;
     }
+    const double change =
+        costs_.LatencyChange(query, node_extra_us_, nic_extra_us_);
+    if (change != 0) {
+      seconds = std::max(seconds + change, 0.0);
+      if (source == CollectiveSource::kMeasured) {
+        source = CollectiveSource::kInterpolated;
+      }
+    }
     if (op.kind == Collective::kRing) {
       seconds *= static_cast<double>(op.size - 1);
     }
@@ -191,6 +203,12 @@ class GroupCollectives {
   }
 
  private:
+  static double ExtraUs(Duration latency, double measured_us) {
+    if (measured_us <= 0) return 0;
+    const double extra = ToMicroseconds(latency) - measured_us;
+    // Durations are whole nanoseconds.
+    return std::abs(extra) < 1e-3 ? 0 : extra;
+  }
   static CollectiveProfile WithLinksOf(const ClusterSpec& cluster,
                                        CollectiveProfile profile) {
     if (profile.node_bytes_per_second <= 0) {
@@ -220,6 +238,8 @@ class GroupCollectives {
   ClusterSpec cluster_;
   ParallelLayout parallel_;
   double measured_link_;
+  double node_extra_us_;  // Latencies of the cluster less the profile's.
+  double nic_extra_us_;
   bool has_curves_;
   CollectiveCosts costs_;
 };

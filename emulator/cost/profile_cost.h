@@ -14,7 +14,9 @@
 // priced by operation, group size and link, else by the ring model, with the
 // cluster's cards between nodes. If the link inside the node differs from the
 // profile's (CollectiveProfile::node_bytes_per_second), their times are scaled
-// as those of the ring model. Without curves: the links of the cluster
+// as those of the ring model; where latencies differ from the profile's
+// (node_latency_us, nic_latency_us), by the steps that the ring model takes.
+// Without curves: the links of the cluster
 // (roofline_cost.h).
 #ifndef PIPELOOM_EMULATOR_COST_PROFILE_COST_H_
 #define PIPELOOM_EMULATOR_COST_PROFILE_COST_H_

@@ -160,6 +160,13 @@ CollectiveTime CollectiveCosts::InNode(OpType op, double bytes,
           time.source};
 }
 
+int64_t CollectiveCosts::PerNode(const CollectiveQuery& query) const {
+  if (query.span == QuerySpan::kNode) return query.ranks;
+  if (query.op == OpType::kSendRecv) return 1;
+  if (query.ranks_per_node > 0) return query.ranks_per_node;
+  return query.ranks > gpus_per_node_ ? gpus_per_node_ : 1;
+}
+
 CollectiveTime CollectiveCosts::Time(const CollectiveQuery& query) const {
   if (query.ranks <= 1 || query.bytes <= 0) {
     return {0, CollectiveSource::kModel};
@@ -167,22 +174,36 @@ CollectiveTime CollectiveCosts::Time(const CollectiveQuery& query) const {
   if (query.span == QuerySpan::kNode) {
     return InNode(query.op, query.bytes, query.ranks);
   }
-  int64_t per_node = query.ranks_per_node;
-  if (per_node <= 0)
-    per_node = query.ranks > gpus_per_node_ ? gpus_per_node_ : 1;
-  if (per_node == 1 || query.op == OpType::kSendRecv) {
+  const int64_t per_node = PerNode(query);
+  if (per_node == 1) {
     for (const Curve& curve : Curves(query.op, QuerySpan::kInterNode)) {
       if (curve.ranks != query.ranks && query.op != OpType::kSendRecv) continue;
       const CollectiveTime time = At(curve, query.op, std::log(query.bytes));
       return {std::exp(time.seconds), time.source};
     }
   }
-  if (query.op == OpType::kSendRecv) per_node = 1;
   const RingLinks links{BusBandwidth(query.op, per_node),
                         nic_bytes_per_second_};
   return {
       RingModelSeconds(query.op, query.bytes, {query.ranks, per_node}, links),
       CollectiveSource::kModel};
+}
+
+double CollectiveCosts::LatencyChange(const CollectiveQuery& query,
+                                      double node_us, double nic_us) const {
+  if (query.ranks <= 1 || query.bytes <= 0) return 0;
+  const bool inside = query.span == QuerySpan::kNode;
+  if ((inside || nic_us == 0) && node_us == 0) return 0;
+  const int64_t per_node = PerNode(query);
+  const RingGroup group{query.ranks, per_node};
+  RingLinks links{
+      inside ? node_bytes_per_second_ : BusBandwidth(query.op, per_node),
+      nic_bytes_per_second_};
+  const double before = RingModelSeconds(query.op, query.bytes, group, links);
+  if (!std::isfinite(before)) return 0;
+  links.node_extra_us = node_us;
+  links.nic_extra_us = nic_us;
+  return RingModelSeconds(query.op, query.bytes, group, links) - before;
 }
 
 bool CollectiveCosts::CanPrice(const CollectiveQuery& query) const {

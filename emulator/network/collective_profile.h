@@ -55,6 +55,11 @@ class CollectiveCosts {
   // Returns the time of a collective; 0 for one rank or no bytes, infinite if
   // CanPrice() is false. REQUIRES: IsCollective(query.op).
   CollectiveTime Time(const CollectiveQuery& query) const;
+  // Returns by how many seconds the time of the query changes if steps inside a
+  // node take `node_us` microseconds longer and steps between nodes `nic_us`,
+  // negative for shorter ones. REQUIRES: as Time().
+  double LatencyChange(const CollectiveQuery& query, double node_us,
+                       double nic_us) const;
   // Returns whether a curve or a constant covers the query.
   bool CanPrice(const CollectiveQuery& query) const;
 
@@ -71,6 +76,8 @@ class CollectiveCosts {
   CollectiveTime InNode(OpType op, double bytes, int64_t ranks) const;
   CollectiveTime Beyond(const std::vector<Curve>& curves, OpType op,
                         double bytes, int64_t ranks) const;
+  // Returns the members of the query's group on each of its nodes.
+  int64_t PerNode(const CollectiveQuery& query) const;
   double BusBandwidth(OpType op, int64_t ranks) const;
   const std::vector<Curve>& Curves(OpType op, QuerySpan span) const {
     return curves_[static_cast<size_t>(op)][span == QuerySpan::kNode ? 0 : 1];

@@ -38,9 +38,14 @@ constexpr double kPeerUs = 0.25;
 
 double Log2(double x) { return std::log2(std::max(x, 1.0)); }
 
+// Returns the latency of a step in microseconds.
+double Latency(double us, double extra) { return std::max(us + extra, 0.0); }
+
 double PointToPoint(double bytes, bool far, const RingLinks& links) {
-  return far ? kFarTransferUs * 1e-6 + bytes / links.nic_bytes_per_second
-             : kNearTransferUs * 1e-6 + bytes / links.node_bytes_per_second;
+  return far ? Latency(kFarTransferUs, links.nic_extra_us) * 1e-6 +
+                   bytes / links.nic_bytes_per_second
+             : Latency(kNearTransferUs, links.node_extra_us) * 1e-6 +
+                   bytes / links.node_bytes_per_second;
 }
 
 double AllToAll(double bytes, double n, double g, const RingLinks& links) {
@@ -50,8 +55,10 @@ double AllToAll(double bytes, double n, double g, const RingLinks& links) {
   if (leaves > 0) wire = leaves / links.nic_bytes_per_second;
   if (stays > 0) wire = std::max(wire, stays / links.node_bytes_per_second);
   const Protocol& simple = kProtocols[2];
-  const double us = simple.ring_base + (leaves > 0 ? simple.ring_network : 0) +
-                    kPeerUs * (n - 1);
+  const double step = leaves > 0
+                          ? Latency(simple.ring_network, links.nic_extra_us)
+                          : links.node_extra_us;
+  const double us = std::max(simple.ring_base + step, 0.0) + kPeerUs * (n - 1);
   return us * 1e-6 + wire;
 }
 
@@ -85,15 +92,19 @@ double RingModelSeconds(OpType op, double bytes, const RingGroup& group,
   for (const Protocol& p : kProtocols) {
     double rate = bus * p.share;
     if (far && p.most_far > 0) rate = std::min(rate, p.most_far);
-    const double ring_us = p.ring_base +
-                           near_steps * (pcie ? p.ring_pcie : p.ring_nvlink) +
-                           far_steps * p.ring_network;
+    const double ring_us =
+        p.ring_base +
+        near_steps *
+            Latency(pcie ? p.ring_pcie : p.ring_nvlink, links.node_extra_us) +
+        far_steps * Latency(p.ring_network, links.nic_extra_us);
     best = std::min(best,
                     ring_us * 1e-6 + bytes * WireShare(op, group.ranks) / rate);
     if (op != OpType::kAllReduce) continue;
-    const double tree_us = p.tree_base +
-                           2 * (g - 1) * (pcie ? p.tree_pcie : p.tree_nvlink) +
-                           2 * Log2(nodes) * p.tree_network;
+    const double tree_us =
+        p.tree_base +
+        2 * (g - 1) *
+            Latency(pcie ? p.tree_pcie : p.tree_nvlink, links.node_extra_us) +
+        2 * Log2(nodes) * Latency(p.tree_network, links.nic_extra_us);
     best = std::min(best, tree_us * 1e-6 + 2 * bytes / (rate * kTreeShare));
   }
   return best;

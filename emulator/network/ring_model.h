@@ -28,10 +28,14 @@
 
 namespace pipeloom::emulator {
 
-// Bandwidths of a group's links.
+// The links of a group.
 struct RingLinks {
   double node_bytes_per_second = 0;  // Bus bandwidth of a ring in a node.
   double nic_bytes_per_second = 0;   // NIC bandwidth per GPU.
+  // Added to the latency of each step over the link, which is at least zero;
+  // negative for links that are faster than those of the constants.
+  double node_extra_us = 0;
+  double nic_extra_us = 0;
 };
 
 // Ranks of a group and of each of its nodes.

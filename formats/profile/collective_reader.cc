@@ -19,6 +19,7 @@ constexpr int64_t kMaxBytes = int64_t{1} << 50;
 constexpr int64_t kMaxRanks = 1 << 24;
 constexpr double kMaxUs = 1e12;
 constexpr double kMaxRate = 1e15;
+constexpr double kMaxLatencyUs = 1e9;
 constexpr size_t kMaxCurves = 10'000;
 
 void ReadSizes(ObjectReader& reader, absl::string_view name,
@@ -105,6 +106,8 @@ void ReadCollectives(ObjectReader& reader, CollectiveProfile* out) {
               &out->nic_bytes_per_second);
   reader.Read("node_bytes_per_second", 0.0, kMaxRate,
               &out->node_bytes_per_second);
+  reader.Read("node_latency_us", 0.0, kMaxLatencyUs, &out->node_latency_us);
+  reader.Read("nic_latency_us", 0.0, kMaxLatencyUs, &out->nic_latency_us);
   reader.Read("gpus_per_node", int64_t{1}, kMaxRanks, &out->gpus_per_node);
   reader.Read("compute_slowdown", 1.0, 10.0, &out->compute_slowdown);
   reader.Read("communication_slowdown", 1.0, 10.0,
@@ -135,6 +138,12 @@ std::string PrintCollectives(const CollectiveProfile& profile, int indent) {
       ",\n", margin, "  \"gpus_per_node\": ", profile.gpus_per_node, ",\n",
       margin,
       "  \"node_bytes_per_second\": ", Number(profile.node_bytes_per_second));
+  if (profile.node_latency_us > 0 || profile.nic_latency_us > 0) {
+    absl::StrAppend(&text, ",\n", margin,
+                    "  \"node_latency_us\": ", Number(profile.node_latency_us),
+                    ",\n", margin,
+                    "  \"nic_latency_us\": ", Number(profile.nic_latency_us));
+  }
   absl::StrAppend(&text, ",\n", margin,
                   "  \"compute_slowdown\": ", Number(profile.compute_slowdown),
                   ",\n", margin, "  \"communication_slowdown\": ",

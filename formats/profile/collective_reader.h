@@ -1,7 +1,8 @@
 // Reader and printer of the member "collectives" of a device profile:
 //
 //   {"nic_bytes_per_second": 45e9, "gpus_per_node": 8,
-//    "node_bytes_per_second": 0, "compute_slowdown": 1.18,
+//    "node_bytes_per_second": 0, "node_latency_us": 2, "nic_latency_us": 10,
+//    "compute_slowdown": 1.18,
 //    "communication_slowdown": 1, "source": "...",
 //    "curves": [{"op": "all_gather", "span": "node", "ranks": 8,
 //                "bytes": [1024, ...], "us": [8.8, ...],

@@ -78,6 +78,10 @@ absl::Status ValidateCollectiveProfile(const CollectiveProfile& profile) {
                                        profile.nic_bytes_per_second, 0, 1e15));
   PIPELOOM_RETURN_IF_ERROR(CheckNumber("node_bytes_per_second",
                                        profile.node_bytes_per_second, 0, 1e15));
+  PIPELOOM_RETURN_IF_ERROR(
+      CheckNumber("node_latency_us", profile.node_latency_us, 0, 1e9));
+  PIPELOOM_RETURN_IF_ERROR(
+      CheckNumber("nic_latency_us", profile.nic_latency_us, 0, 1e9));
   PIPELOOM_RETURN_IF_ERROR(CheckNumber(
       "gpus_per_node", static_cast<double>(profile.gpus_per_node), 1, 1e6));
   PIPELOOM_RETURN_IF_ERROR(CheckNumber(

@@ -39,6 +39,11 @@ struct CollectiveProfile {
   int64_t gpus_per_node = 8;
   // Bus bandwidth of a ring inside a node, for groups without a curve.
   double node_bytes_per_second = 0;
+  // Latencies of the links, as a cluster file gives them, for which the curves
+  // and the model hold; 0: not known, so that those of a cluster change no
+  // time.
+  double node_latency_us = 0;
+  double nic_latency_us = 0;
   // Factors by which computation and communication last longer while they
   // overlap.
   double compute_slowdown = 1;

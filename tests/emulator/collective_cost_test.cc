@@ -218,6 +218,20 @@ TEST(RingModel, SplitsAnAllToAllBetweenNicAndNode) {
   EXPECT_NEAR(seconds, 4.5e9 / 45e9, 1e-3);
 }
 
+TEST(RingModel, AddsLatencyToEachStepAndNoneFallsBelowZero) {
+  RingLinks slow = kFast;
+  slow.nic_extra_us = 50;
+  const auto time = [](const RingLinks& links) {
+    return RingModelSeconds(OpType::kAllGather, 1e9, {32, 8}, links);
+  };
+  EXPECT_NEAR(time(slow) - time(kFast), 3 * 50e-6, 1e-9);
+  RingLinks none = kFast;
+  none.nic_extra_us = -1e6;
+  none.node_extra_us = -1e6;
+  EXPECT_LT(time(none), time(kFast));
+  EXPECT_GE(time(none), 1e9 * 31 / 32 / 300e9);
+}
+
 TEST(RingModel, PrefersTreesForSmallBuffersOnManyNodes) {
   // A ring of 128 nodes would take 254 network steps of 2.7 us.
   EXPECT_LT(RingModelSeconds(OpType::kAllReduce, 1000, {1024, 8}, kFast),

@@ -429,7 +429,9 @@ TEST(ProfileCollectives, StepsArePricedByTheCurvesWithTheirSource) {
   const DeviceProfile h100 = Shipped("h100-sxm");
   ClusterSpec cluster = H800Cluster();
   cluster.device.name = "h100-sxm";
-  cluster.intra_node.bandwidth = {h100.collectives.node_bytes_per_second};
+  cluster.intra_node = {
+      .latency = Microseconds(h100.collectives.node_latency_us),
+      .bandwidth = {h100.collectives.node_bytes_per_second}};
   const ParallelLayout layout{.tp = 8, .pp = 2, .dp = 4};
   const CollectiveCosts curves(h100.collectives);
   const CollectiveOp gather{.kind = Collective::kAllGather,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "absl/types/span.h"
 #include "base/status_macros.h"
 #include "partition/batching/loss_shares.h"
 #include "partition/batching/shape_buckets.h"
@@ -284,17 +285,21 @@ class StepPlanner {
     if (best_.has_value()) return absl::OkStatus();
     if (searches && input_.needs_bound && !as_if()) {
       const SmallestLimit limit = SmallestLimitOfStep(built_.graph, memory_);
+      const partition::MemorySelection* const any[] = {nullptr};
+      size_t last = 0;
       last_error_ = DescribeInfeasibleStep(
           last_error_, limit.at_least, spec().MemoryLimit(),
-          LimitThatWorks(nullptr, Bytes(limit.enough)));
+          LimitThatWorks(any, Bytes(limit.enough), &last));
     }
     return NothingFits();
   }
 
-  // Returns a limit for which there is a plan, of the choices in `fixed` unless
-  // null. `guess`: one that may be.
-  std::optional<Bytes> LimitThatWorks(const partition::MemorySelection* fixed,
-                                      Bytes guess) const {
+  // Returns a limit for which there is a plan with one of the choices in
+  // `fixed`, of which `last` becomes the index of the last that worked; null
+  // stands for any. `guess`: a limit that may be such a one.
+  std::optional<Bytes> LimitThatWorks(
+      absl::Span<const partition::MemorySelection* const> fixed, Bytes guess,
+      size_t* last) const {
     const partition::BuiltGraph& built = step_->searched_built;
     partition::BuiltGraph limited = built;
     SearchBudget smallest = input_.budget;
@@ -303,10 +308,19 @@ class StepPlanner {
       IdVector<RankId, RankSpec> ranks = built.graph.ranks();
       for (RankSpec& rank : ranks) rank.memory.limit = limit;
       limited.graph = built.graph.WithRanks(ranks);
-      int64_t evaluations = 0;
-      return PlanChoice(job_, input_, limited, searched_, fixed,
-                        std::move(ranks), smallest, &evaluations)
-          .ok();
+      const auto has_plan = [&](size_t i) {
+        int64_t evaluations = 0;
+        return PlanChoice(job_, input_, limited, searched_, fixed[i], ranks,
+                          smallest, &evaluations)
+            .ok();
+      };
+      if (has_plan(*last)) return true;
+      for (size_t i = 0; i < fixed.size(); ++i) {
+        if (i == *last || !has_plan(i)) continue;
+        *last = i;
+        return true;
+      }
+      return false;
     };
     return FindLimitThatWorks(spec().MemoryLimit(), guess, works,
                               input_.budget.expired, input_.budget.stop);
@@ -325,11 +339,20 @@ class StepPlanner {
                     }));
     if (best_.has_value()) return absl::OkStatus();
     if (input_.budget.max_evaluations > 1 && input_.needs_bound) {
-      const partition::MemorySelection least =
-          rules_->SelectionOf(rules_->SameForAll().back());
-      last_error_ = DescribeInfeasibleStep(
-          last_error_, std::nullopt, spec().MemoryLimit(),
-          LimitThatWorks(&least, spec().MemoryLimit()));
+      std::vector<partition::MemorySelection> selections;
+      for (const MemoryRule& rule : rules_->SameForAll()) {
+        selections.push_back(rules_->SelectionOf(rule));
+      }
+      std::vector<const partition::MemorySelection*> fixed;
+      for (const auto& selection : selections) fixed.push_back(&selection);
+      size_t least = fixed.size() - 1;
+      const std::optional<Bytes> works =
+          LimitThatWorks(fixed, spec().MemoryLimit(), &least);
+      // Says what the rule needs that needs the least.
+      PIPELOOM_RETURN_IF_ERROR(Screen(searched_, fixed[least]).status());
+      if (best_.has_value()) return absl::OkStatus();
+      last_error_ = DescribeInfeasibleStep(last_error_, std::nullopt,
+                                           spec().MemoryLimit(), works);
     }
     return NothingFits();
   }

@@ -1,5 +1,6 @@
 // The memory limit that an error names works when it is asked for.
 #include <regex>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "tests/cli/run_command.h"
@@ -63,6 +64,27 @@ TEST(LimitThatWorksTest, IsNamedAndWorksForEveryStrategy) {
                        "--memory-limit", limit});
     });
   }
+}
+
+// Recomputing all layers with a checkpoint for several needs more memory here
+// than with one for each, though it takes longer.
+TEST(LimitThatWorksTest, IsThatOfTheRuleThatNeedsTheLeast) {
+  const auto plan = [](const char* limit) {
+    return Pipeloom({"plan", "llama3-8b", "--batch", "text", "--strategy",
+                     "1f1b", "--microbatches", "8", "--set", "parallel.dp=1",
+                     "--evaluations", "20", "--memory-limit", limit});
+  };
+  ASSERT_EQ(plan("43GiB").code, 0);
+  const Outcome outcome = plan("20GiB");
+  ASSERT_EQ(outcome.code, 1) << outcome.out;
+  std::smatch needs;
+  ASSERT_TRUE(
+      std::regex_search(outcome.err, needs, std::regex("needs ([0-9.]+) GiB")))
+      << outcome.err;
+  EXPECT_LE(std::stod(needs[1].str()), 43);
+  const std::string limit = LimitIn(outcome.err);
+  EXPECT_LE(std::stod(limit), 43) << outcome.err;
+  EXPECT_EQ(plan(limit.c_str()).code, 0);
 }
 
 TEST(LimitThatWorksTest, IsThatOfAllStepsForATrainer) {

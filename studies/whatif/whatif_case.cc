@@ -380,8 +380,7 @@ std::vector<WhatIfCase> CasesOf(const std::string& question, const JobSpec& job,
     }
   } else if (question == "fp8") {
     if (job.cluster.device.fp8.flops_per_second > 0) {
-      cases.push_back(Case("fp8 products",
-                           {{"model.modules[*].precision", "PRECISION_FP8"}}));
+      cases.push_back(Case("fp8 products", {{"setup.fp8_products", "true"}}));
     }
   } else if (question == "network") {
     for (const double factor : {0.25, 0.5, 2.0, 4.0}) {

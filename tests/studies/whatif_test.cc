@@ -195,6 +195,19 @@ TEST(CasesOfTest, PipelinesHaveALayerForEachRank) {
   }
 }
 
+// With casts and a loss head in 16 bits, as runs were measured.
+TEST(CasesOfTest, Fp8IsThatOfTrainingFrameworks) {
+  JobSpec job = testing::SmallVlmJob();
+  job.cluster.device.fp8 = {2e15};
+  const std::vector<WhatIfCase> cases = CasesOf("fp8", job);
+  ASSERT_EQ(cases.size(), 1u);
+  EXPECT_EQ(
+      cases[0].changes,
+      (std::vector<formats::JobOverride>{{"setup.fp8_products", "true"}}));
+  job.cluster.device.fp8 = {0};
+  EXPECT_TRUE(CasesOf("fp8", job).empty());
+}
+
 TEST(CasesOfTest, MoreNodesThanTheClusterHasAreSaid) {
   const JobSpec job = JobOf(8, 1);
   const int64_t per_node = job.cluster.gpus_per_node;

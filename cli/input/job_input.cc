@@ -160,7 +160,9 @@ absl::StatusOr<JobSpec> ReadJob(const std::string& job, const JobFlags& flags) {
   PIPELOOM_ASSIGN_OR_RETURN(const formats::JobTemplate file,
                             formats::JobTemplate::Load(job, data_dir, read));
   absl::StatusOr<JobSpec> changed = file.With(sets);
-  if (changed.ok()) return changed;
+  if (changed.ok() || changed.status() == file.With({}).status()) {
+    return changed;
+  }
   return UsageError(absl::StrCat("--set ",
                                  absl::StrJoin(flags.sets.values, " --set "),
                                  ": ", changed.status().message()));

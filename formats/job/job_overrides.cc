@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "base/status_macros.h"
 
 namespace pipeloom::formats {
@@ -297,19 +298,42 @@ absl::StatusOr<JobOverride> ParseOverride(absl::string_view text) {
       std::string(text.substr(equals + 1))};
 }
 
+namespace {
+
+// Returns the text of an error without the file and line that it begins with.
+absl::string_view MistakeOf(const absl::Status& error, absl::string_view file) {
+  absl::string_view text = error.message();
+  if (!absl::ConsumePrefix(&text, file)) return text;
+  if (absl::ConsumePrefix(&text, ":")) {
+    while (!text.empty() && absl::ascii_isdigit(text.front())) {
+      text.remove_prefix(1);
+    }
+    absl::ConsumePrefix(&text, ":");
+  }
+  return text;
+}
+
+}  // namespace
+
 absl::StatusOr<JobTemplate> JobTemplate::Load(absl::string_view name_or_path,
                                               const std::string& data_dir,
                                               const FileReader& read) {
-  PIPELOOM_RETURN_IF_ERROR(LoadJob(name_or_path, data_dir, read).status());
   JobTemplate job;
+  job.own_error_ = LoadJob(name_or_path, data_dir, read).status();
   job.name_ = std::string(name_or_path);
   job.data_dir_ = data_dir;
   job.read_ = read;
   job.file_ = IsPath(name_or_path)
                   ? job.name_
                   : absl::StrCat(data_dir, "/jobs/", name_or_path, ".json");
-  PIPELOOM_ASSIGN_OR_RETURN(const std::string text, read(job.file_));
-  PIPELOOM_ASSIGN_OR_RETURN(job.tree_, ParseJson(text, job.file_));
+  absl::StatusOr<std::string> text = read(job.file_);
+  absl::StatusOr<JsonValue> tree =
+      text.ok() ? ParseJson(*text, job.file_) : text.status();
+  if (!tree.ok() || tree->kind != Kind::kObject) {
+    if (!job.own_error_.ok()) return job.own_error_;
+    if (!tree.ok()) return tree.status();
+  }
+  job.tree_ = *std::move(tree);
   if (JsonValue* name = Member(&job.tree_, "name"); name == nullptr) {
     name = AddMember(&job.tree_, "name");
     name->kind = Kind::kString;
@@ -318,7 +342,8 @@ absl::StatusOr<JobTemplate> JobTemplate::Load(absl::string_view name_or_path,
   for (const char* part : {"model", "cluster"}) {
     const JsonValue* named = Member(&job.tree_, part);
     if (named == nullptr || named->kind != Kind::kString) continue;
-    PIPELOOM_RETURN_IF_ERROR(job.Apply({part, named->string}, &job.tree_));
+    const absl::Status applied = job.Apply({part, named->string}, &job.tree_);
+    if (!applied.ok() && job.own_error_.ok()) return applied;
   }
   return job;
 }
@@ -389,13 +414,19 @@ absl::StatusOr<JobSpec> JobTemplate::With(
   JsonValue tree = tree_;
   std::string file = name_;
   for (const JobOverride& change : changes) {
-    PIPELOOM_RETURN_IF_ERROR(Apply(change, &tree));
+    const absl::Status applied = Apply(change, &tree);
+    if (!applied.ok()) return own_error_.ok() ? applied : own_error_;
     absl::StrAppend(&file, file == name_ ? " with " : ", ", change.path, "=",
                     change.value);
   }
   std::string text;
   Print(tree, &text);
-  return ParseJob(text, file, data_dir_, read_);
+  absl::StatusOr<JobSpec> job = ParseJob(text, file, data_dir_, read_);
+  if (job.ok() || own_error_.ok()) return job;
+  // The file's error has the line of the mistake.
+  const bool same =
+      MistakeOf(own_error_, file_) == MistakeOf(job.status(), file);
+  return changes.empty() || same ? own_error_ : job.status();
 }
 
 }  // namespace pipeloom::formats

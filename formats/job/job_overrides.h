@@ -43,13 +43,16 @@ absl::StatusOr<JobOverride> ParseOverride(absl::string_view text);
 // A job file read once, with its model and cluster resolved.
 class JobTemplate {
  public:
-  // Reads the job. Returns the errors of LoadJob.
+  // Reads the job. What changes may cure is left to With; returns the errors of
+  // LoadJob if the file cannot be read or is no JSON object.
   static absl::StatusOr<JobTemplate> Load(absl::string_view name_or_path,
                                           const std::string& data_dir,
                                           const FileReader& read);
 
-  // Returns the job with the changes, made one after another. InvalidArgument
-  // names the path and the value. Thread-safe. O(size of the job).
+  // Returns the job with the changes, made one after another and checked
+  // together. InvalidArgument names the path and the value, or is that of
+  // LoadJob where the changes leave the file's own mistake as it is.
+  // Thread-safe. O(size of the job).
   absl::StatusOr<JobSpec> With(absl::Span<const JobOverride> changes) const;
 
  private:
@@ -60,6 +63,7 @@ class JobTemplate {
   std::string data_dir_{};
   FileReader read_{};
   JsonValue tree_{};
+  absl::Status own_error_{};  // That of the job as it is.
 };
 
 }  // namespace pipeloom::formats

@@ -34,8 +34,8 @@ StageMemory StageCostModel::Memory(const Stage& stage) const {
   }
   int64_t largest = 0;
   const ShardedParameters own = state.StageParameters(stage, &largest);
-  const OptimizerSharding sharding = state.job.training.optimizer_sharding;
   const ParallelLayout& parallel = state.LayoutOf(stage).parallel;
+  const OptimizerSharding sharding = state.ShardingOf(parallel);
   StageMemory memory;
   const bool gathered = state.job.setup.gathered_in_pipeline &&
                         sharding == OptimizerSharding::kZero3 &&

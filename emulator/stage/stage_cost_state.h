@@ -215,6 +215,15 @@ struct StageCostState {
         CeilDiv(own.dense * bytes, ShardsOf(DenseReplicas(parallel))) +
         CeilDiv(own.experts * bytes, ShardsOf(ExpertReplicas(parallel))));
   }
+  // Returns how the weights of a stage are sharded. On a single replica nothing
+  // is divided, gathered or reduced; shards in fp32 are cast nevertheless.
+  OptimizerSharding ShardingOf(const ParallelLayout& parallel) const {
+    const bool is_single =
+        DenseReplicas(parallel) <= 1 && ExpertReplicas(parallel) <= 1;
+    return is_single && !job.setup.fp32_shards
+               ? OptimizerSharding::kNone
+               : job.training.optimizer_sharding;
+  }
   // Returns the shards of what `replicas` GPUs hold alike.
   int64_t ShardsOf(int64_t replicas) const {
     const int64_t group = job.setup.optimizer_group;
@@ -308,7 +317,7 @@ struct StageCostState {
     if (!job.setup.fp8_products || job.setup.weight_bytes < 2 ||
         PrecisionOn(ModuleOf(stage), stage.rank) != Precision::kBf16 ||
         ModuleOf(stage).adapter_rank > 0 ||
-        job.training.optimizer_sharding == OptimizerSharding::kZero3) {
+        ShardingOf(LayoutOf(stage).parallel) == OptimizerSharding::kZero3) {
       return 0;
     }
     const ParallelLayout& parallel = LayoutOf(stage).parallel;
@@ -344,7 +353,7 @@ struct StageCostState {
         .copies = layout.copies,
         .tensor_copies = layout.tensor_copies,
         .costs = CostsOn(stage.rank),
-        .sharding = job.training.optimizer_sharding,
+        .sharding = ShardingOf(layout.parallel),
         .options = {.precision = precision,
                     .attention_density = attention_density,
                     .dispatch = job.setup.dispatch,

@@ -118,7 +118,7 @@ TEST(PyTorchTraffic, SmallerOptimizerStateMovesLess) {
 // Megatron-FSDP's fused layers write them where they are scaled: 4.
 TEST(PyTorchTraffic, FusedLayersWriteShardedGradientsInPlace) {
   const auto seconds = [](bool eager, OptimizerSharding sharding) {
-    JobSpec job = JobOf({{Llama3Block()}}, {});
+    JobSpec job = JobOf({{Llama3Block()}}, {.dp = 2});
     job.setup = SetupOf(Framework::kMegatronCore);
     job.setup.eager_pointwise = eager;
     job.training.optimizer_sharding = sharding;

@@ -86,6 +86,27 @@ TEST(StageCost, ZeroStagesDivideOptimizerGradientsAndWeightsInTurn) {
   EXPECT_EQ(zero3.optimizer, zero1.optimizer);
 }
 
+TEST(StageCost, OnOneReplicaNothingIsSharded) {
+  JobSpec job = JobOf({Repeat(Llama3Block(), 4)}, {.tp = 2});
+  const auto costs = [&](OptimizerSharding sharding) {
+    job.training.optimizer_sharding = sharding;
+    return StageCostModel(job);
+  };
+  const StageCostModel none = costs(OptimizerSharding::kNone);
+  const WorkShape shape = Sequences(1, 2048);
+  const StageCost pass = none.Cost(StageOf(4), shape, true);
+  for (const OptimizerSharding sharding :
+       {OptimizerSharding::kZero1, OptimizerSharding::kZero2,
+        OptimizerSharding::kZero3}) {
+    const StageCostModel sharded = costs(sharding);
+    EXPECT_EQ(sharded.Memory(StageOf(4)), none.Memory(StageOf(4)));
+    const StageCost cost = sharded.Cost(StageOf(4), shape, true);
+    EXPECT_EQ(cost.forward, pass.forward);
+    EXPECT_EQ(cost.weight_grad, pass.weight_grad);
+    EXPECT_EQ(cost.fused, pass.fused);
+  }
+}
+
 // Input, Q, V, attention's output and log-sum-exp, gate: 2h + 2ad + 2kd + 2ad +
 // 4a + 2f = 55424 bytes a token; the down product's result, too, if no compiler
 // drops it; the scattered result of the output product under tp.

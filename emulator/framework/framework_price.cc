@@ -506,7 +506,8 @@ KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
     }
     traffic.forward_kernels += experts.forward;
     traffic.backward_kernels += experts.backward;
-    if (setup_.overlap_dispatch && Graphs() == CudaGraphs::kNone) {
+    if (setup_.overlap_dispatch && parallel_.ep > 1 &&
+        Graphs() == CudaGraphs::kNone) {
       const EagerLaunches parts = OverlappedDispatchLaunches();
       traffic.forward_kernels += parts.forward;
       traffic.backward_kernels += parts.backward;

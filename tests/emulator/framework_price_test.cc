@@ -461,7 +461,7 @@ TEST(FrameworkPrice, LayersInAGraphCostTheHostTheirReplaysOnly) {
 }
 
 TEST(FrameworkPrice, OverlappingTheDispatchCostsTheHostTwelvePartsALayer) {
-  JobSpec job = JobOf({{MoeBlock()}}, {});
+  JobSpec job = JobOf({{MoeBlock()}}, {.ep = 2, .dp = 2});
   const auto cost = [&](bool overlaps, CudaGraphs graphs) {
     job.setup.overlap_dispatch = overlaps;
     job.setup.graphs = graphs;
@@ -476,6 +476,12 @@ TEST(FrameworkPrice, OverlappingTheDispatchCostsTheHostTwelvePartsALayer) {
   // Replays of graphs need no parts.
   EXPECT_EQ(cost(true, CudaGraphs::kLayers).forward,
             cost(false, CudaGraphs::kLayers).forward);
+  // Where each GPU has all experts, nothing is sent.
+  job.parallel = {};
+  EXPECT_EQ(cost(true, CudaGraphs::kNone).forward,
+            cost(false, CudaGraphs::kNone).forward);
+  EXPECT_EQ(cost(true, CudaGraphs::kNone).fused,
+            cost(false, CudaGraphs::kNone).fused);
 }
 
 TEST(FrameworkPrice, WhatContextParallelismDoesIsLaunchedByTheHost) {

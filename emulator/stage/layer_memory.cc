@@ -7,6 +7,7 @@
 #include "base/numeric.h"
 #include "emulator/ops/layer_tokens.h"
 #include "emulator/ops/op_graph.h"
+#include "emulator/stage/layer_weights.h"
 
 namespace pipeloom::emulator {
 namespace {
@@ -49,9 +50,8 @@ void AddAttention(const LayerSpec& layer, double t,
   const double h = Real(layer.hidden);
   const double query = Real(a.heads * a.head_dim);
   const double output = Real(a.heads * a.value_width());
-  // Low-rank keys are spread to all heads.
-  const int64_t kv_heads = a.kv_rank > 0 ? a.heads : a.kv_heads;
-  const double kv = Real(kv_heads * (a.head_dim + a.value_width()));
+  const double kv =
+      Real(HeldKvHeads(a, parallel) * (a.head_dim + a.value_width()));
   Kept& norms = kept->of(OperatorGroup::kNorms);
   Kept& core = kept->of(OperatorGroup::kCoreAttention);
   kept->rest.always += t * 2 * h;
@@ -308,9 +308,9 @@ Bytes OperatorCheckpointBytes(const LayerSpec& layer, const WorkShape& shape,
                               const ParallelLayout& parallel, bool keep_last) {
   const AttentionSpec& a = layer.attention;
   const int64_t output = a.heads * a.value_width();
-  std::vector<int64_t> products = {a.heads * a.head_dim,
-                                   a.kv_heads * a.head_dim,
-                                   a.kv_heads * a.value_width(), layer.hidden};
+  const int64_t kv_heads = HeldKvHeads(a, parallel);
+  std::vector<int64_t> products = {a.heads * a.head_dim, kv_heads * a.head_dim,
+                                   kv_heads * a.value_width(), layer.hidden};
   if (layer.ffn.gated) products.push_back(layer.ffn.hidden);
   products.push_back(layer.ffn.hidden);
   if (keep_last) products.push_back(layer.hidden);

@@ -91,6 +91,13 @@ int64_t ExpertReplicas(const ParallelLayout& parallel) {
       DenseReplicas(parallel) * parallel.tp / parallel.expert_gpus(), 1);
 }
 
+int64_t HeldKvHeads(const AttentionSpec& attention,
+                    const ParallelLayout& parallel) {
+  if (attention.kind == AttentionKind::kNone) return 0;
+  if (attention.kv_rank > 0) return attention.heads;
+  return std::max<int64_t>(attention.kv_heads, parallel.tp);
+}
+
 std::vector<MatrixShape> MatricesOnGpu(const LayerSpec& layer,
                                        const ParallelLayout& parallel) {
   std::vector<MatrixShape> shapes;

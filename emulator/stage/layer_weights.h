@@ -37,6 +37,12 @@ bool HasAdapters(const LayerSpec& layer);
 int64_t DenseReplicas(const ParallelLayout& parallel);
 int64_t ExpertReplicas(const ParallelLayout& parallel);
 
+// Returns the heads of keys and values that the GPUs of a tensor-parallel group
+// hold in all: each GPU has at least one, if need be the same as another GPU.
+// Low-rank ones are spread to all heads. 0 without attention.
+int64_t HeldKvHeads(const AttentionSpec& attention,
+                    const ParallelLayout& parallel);
+
 // The shape of a matrix as it is on one GPU, outputs x inputs.
 struct MatrixShape {
   int64_t outputs = 0;

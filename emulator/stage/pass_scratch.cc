@@ -6,6 +6,7 @@
 
 #include "base/numeric.h"
 #include "emulator/ops/layer_tokens.h"
+#include "emulator/stage/layer_weights.h"
 
 namespace pipeloom::emulator {
 namespace {
@@ -25,11 +26,11 @@ Scratch OfTransformer(const LayerSpec& layer, double t,
   const FfnSpec& f = layer.ffn;
   const AttentionSpec& a = layer.attention;
   // The attention's queries, keys and values, or what another mixer's
-  // projection makes, and the mixer's output. Low-rank keys are spread to all
-  // heads.
-  const int64_t spread =
-      a.kv_rank > 0 ? (a.heads - a.kv_heads) * (a.head_dim + a.value_width())
-                    : 0;
+  // projection makes, and the mixer's output.
+  const int64_t spread = a.kind == AttentionKind::kNone
+                             ? 0
+                             : (HeldKvHeads(a, parallel) - a.kv_heads) *
+                                   (a.head_dim + a.value_width());
   const double projected = 2 * t / tp * Real(MixerInputs(layer) + spread);
   const double attended = 2 * t / tp * Real(MixerOutputs(layer));
   // Input and output of the feed-forward's activation function, and the tokens

@@ -21,7 +21,7 @@ double OperatorBytes(const LayerSpec& layer, const TrainingSetup& setup,
   }
   if (IsMegatron(setup) && a.kind != AttentionKind::kNone &&
       a.query_rank == 0 && a.kv_rank == 0) {
-    width += Real((a.heads + a.kv_heads) * a.head_dim);
+    width += Real((a.heads + HeldKvHeads(a, parallel)) * a.head_dim);
   }
   return 2 * tokens * width / parallel.tp;
 }

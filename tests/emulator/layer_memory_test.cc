@@ -86,6 +86,24 @@ TEST(LayerMemory, KeepsWhatMegatronsFormulaSaysWithoutDropoutAndScores) {
   }
 }
 
+TEST(LayerMemory, EachGpuKeepsAtLeastOneHeadOfKeysAndValues) {
+  const LayerSpec layer = Llama3Block();  // 8 of 128.
+  LayerSpec more = layer;
+  more.attention.kv_heads = 16;
+  const auto projected = [](const LayerSpec& of, int32_t tp) {
+    return PartOf(ActivationsOf(of, Sequences(1, kTokens), {.tp = tp}),
+                  kProjections);
+  };
+  EXPECT_LT(projected(layer, 8), projected(more, 8));
+  EXPECT_EQ(projected(layer, 16), projected(more, 16));
+  // A sixteenth of the queries and of the feed-forward; a key and a value.
+  EXPECT_EQ(projected(layer, 16),
+            Bytes(kTokens * (2 * (4096 + 2 * 14336) / 16 + 2 * 2 * 128)));
+  EXPECT_EQ(
+      OperatorCheckpointBytes(layer, Sequences(1, kTokens), {.tp = 16}, false),
+      OperatorCheckpointBytes(more, Sequences(1, kTokens), {.tp = 16}, false));
+}
+
 TEST(LayerMemory, GroupsArePartsOfWhatIsKeptAndOfTheForward) {
   for (const ParallelLayout& parallel :
        {ParallelLayout{}, ParallelLayout{.tp = 2}, ParallelLayout{.cp = 2}}) {

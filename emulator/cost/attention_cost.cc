@@ -135,8 +135,14 @@ AttentionConstants FitAttention(const AttentionTable& table,
 
 AttentionCosts::AttentionCosts(const DeviceProfile& profile,
                                const DeviceRates& rates,
-                               const Multiprocessor& processor)
-    : rates_(rates), processor_(processor), exact_(rates == profile.rates) {
+                               const Multiprocessor& processor, bool own)
+    : rates_(rates),
+      processor_(processor),
+      exact_(
+          rates == profile.rates ||
+          (own &&
+           rates.bf16_flops_per_second == profile.rates.bf16_flops_per_second &&
+           rates.bytes_per_second == profile.rates.bytes_per_second)) {
   for (const AttentionTable& table : profile.attention) {
     if (table.pass == QueryPass::kForward) AddForward(table, profile.rates);
   }

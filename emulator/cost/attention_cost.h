@@ -58,9 +58,9 @@ class AttentionCosts {
  public:
   // Fits the tables that are not fitted yet. `rates` and
   // `processor` are those of the device to predict for; the profile has the
-  // rates of the device that was measured.
+  // rates of the device that was measured. `own`: as in gemm_cost.h.
   AttentionCosts(const DeviceProfile& profile, const DeviceRates& rates,
-                 const Multiprocessor& processor);
+                 const Multiprocessor& processor, bool own);
 
   // Returns the time of a call; nullopt without a forward table. About 0.3 us.
   std::optional<OpSeconds> Price(const AttentionOp& op) const;

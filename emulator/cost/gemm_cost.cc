@@ -142,8 +142,9 @@ GemmConstants FitGemm(const GemmTable& table, const DeviceRates& rates) {
   return result;
 }
 
-GemmCosts::GemmCosts(const DeviceProfile& profile, const DeviceRates& rates)
-    : rates_(rates), exact_(rates == profile.rates) {
+GemmCosts::GemmCosts(const DeviceProfile& profile, const DeviceRates& rates,
+                     bool own)
+    : rates_(rates), own_(own) {
   // Forward tables first: gradients are relative to forward products.
   for (const GemmTable& table : profile.gemm) {
     if (table.pass == QueryPass::kForward) AddForward(table, profile.rates);
@@ -164,11 +165,15 @@ void GemmCosts::AddForward(const GemmTable& table,
   }
   kind.peak = PeakOf(rates_, table.dtype);
   const double peak = PeakOf(made_with, table.dtype);
+  kind.exact = rates_ == made_with ||
+               (own_ && kind.peak == peak &&
+                rates_.bytes_per_second == made_with.bytes_per_second);
   std::vector<FactorGrid::Point> points;
   std::vector<size_t> grouped;
   for (size_t i = 0; i < table.size(); ++i) {
     const GemmShape shape = ShapeOf(table, i);
-    if (exact_) points_[KeyOf(table.pass, table.dtype, shape)] = table.us[i];
+    if (kind.exact)
+      points_[KeyOf(table.pass, table.dtype, shape)] = table.us[i];
     if (shape.groups > 1) {
       grouped.push_back(i);
       continue;
@@ -202,7 +207,8 @@ void GemmCosts::AddGradient(const GemmTable& table,
   std::vector<FactorGrid::Point> points;
   for (size_t i = 0; i < table.size(); ++i) {
     const GemmShape shape = ShapeOf(table, i);
-    if (exact_) points_[KeyOf(table.pass, table.dtype, shape)] = table.us[i];
+    if (kind.exact)
+      points_[KeyOf(table.pass, table.dtype, shape)] = table.us[i];
     double known = kind.forward.LogFactor(At(shape));
     if (shape.groups > 1) known += kind.grouped.LogFactor(GroupedAt(shape));
     points.push_back({At(shape), std::log(table.us[i] * 1e-6 /
@@ -232,7 +238,7 @@ std::optional<OpSeconds> GemmCosts::Price(const GemmOp& op) const {
                         .groups = op.groups,
                         .element_bytes = BytesPerElement(dtype),
                         .result_bytes = op.result_bytes};
-  if (exact_) {
+  if (kind.exact) {
     const auto point = points_.find(KeyOf(op.pass, dtype, shape));
     if (point != points_.end()) {
       // Without fp8 units the product runs in bf16, but was not measured as

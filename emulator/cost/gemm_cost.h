@@ -60,8 +60,9 @@ struct OpSeconds {
 class GemmCosts {
  public:
   // The profile's times belong to the rates in the profile; `rates` are those
-  // to predict for.
-  GemmCosts(const DeviceProfile& profile, const DeviceRates& rates);
+  // to predict for. Points are exact if no rate differs or, on the profile's
+  // `own` device, none that the product uses.
+  GemmCosts(const DeviceProfile& profile, const DeviceRates& rates, bool own);
 
   // Returns the time of a product; nullopt if no forward table covers its type.
   // About 0.5 us.
@@ -71,6 +72,7 @@ class GemmCosts {
   struct Kind {
     GemmConstants constants{};
     double peak = 0;
+    bool exact = false;
     FactorGrid forward{};
     std::array<FactorGrid, 3> correction{};  // Indexed by pass.
     std::array<bool, 3> corrected{};
@@ -80,7 +82,7 @@ class GemmCosts {
   void AddGradient(const GemmTable& table, const DeviceRates& made_with);
 
   DeviceRates rates_;
-  bool exact_;
+  bool own_;
   std::array<std::optional<Kind>, 2> kinds_{};  // Indexed by type: 16-bit, fp8.
   absl::flat_hash_map<Fingerprint, double> points_{};
 };

@@ -28,19 +28,25 @@ namespace {
 // Allows for rounding in data sheets.
 bool SameRate(double a, double b) { return std::abs(a - b) <= 1e-3 * b; }
 
-// Returns the profile's own rates if it is of the cluster's device as it was
-// measured, so that its points are exact; else those of the cluster.
+// Returns whether the profile is of the cluster's device as it was measured.
+bool IsOwn(const ClusterSpec& cluster, const DeviceProfile& profile) {
+  return cluster.device.name == profile.device && profile.derived_from.empty();
+}
+
+// Returns the rates of the cluster's device. Where the profile is of that
+// device as it was measured, each rate that has not changed is the profile's
+// own, so that points of operators which use no other are exact.
 DeviceRates RatesFor(const ClusterSpec& cluster, const DeviceProfile& profile) {
   const DeviceSpec& device = cluster.device;
-  if (device.name == profile.device && profile.derived_from.empty() &&
-      RateChange(device, profile).empty()) {
-    return profile.rates;
-  }
+  const bool own = IsOwn(cluster, profile);
   DeviceRates rates = profile.rates;
-  rates.bf16_flops_per_second = device.bf16.flops_per_second;
-  rates.fp8_flops_per_second = device.fp8.flops_per_second;
-  rates.bytes_per_second = device.memory_bandwidth.bytes_per_second;
-  if (profile.derived_multiprocessors > 0) {
+  const auto take = [&](double now, double* rate) {
+    if (!own || !SameRate(now, *rate)) *rate = now;
+  };
+  take(device.bf16.flops_per_second, &rates.bf16_flops_per_second);
+  take(device.fp8.flops_per_second, &rates.fp8_flops_per_second);
+  take(device.memory_bandwidth.bytes_per_second, &rates.bytes_per_second);
+  if (!own && profile.derived_multiprocessors > 0) {
     rates.multiprocessors = profile.derived_multiprocessors;
   }
   return rates;
@@ -252,10 +258,10 @@ struct ProfileCost::Alone {
         Duration a_least)
       : least(a_least),
         roofline(cluster, {}),
-        gemm(profile, RatesFor(cluster, profile)),
+        gemm(profile, RatesFor(cluster, profile), IsOwn(cluster, profile)),
         attention(profile, RatesFor(cluster, profile),
-                  ProcessorFor(cluster, profile)),
-        stream(profile, RatesFor(cluster, profile)),
+                  ProcessorFor(cluster, profile), IsOwn(cluster, profile)),
+        stream(profile, RatesFor(cluster, profile), IsOwn(cluster, profile)),
         compute_slowdown(profile.collectives.compute_slowdown),
         communication_slowdown(profile.collectives.communication_slowdown) {}
 

@@ -8,7 +8,8 @@
 //
 // A profile of another device than the cluster's, or of that device with other
 // rates, is adapted by the rates alone: the models use those of the cluster's
-// device, the factors stay, and no point counts as measured.
+// device, the factors stay, and no point of an operator that uses a changed
+// rate counts as measured; on another device, none at all.
 //
 // Collectives, if the profile has curves of them (collective_profile.h), are
 // priced by operation, group size and link, else by the ring model, with the

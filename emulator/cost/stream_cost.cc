@@ -62,8 +62,12 @@ std::vector<OpType> StreamOpsOf(MemoryKind kind) {
   return {};
 }
 
-StreamCosts::StreamCosts(const DeviceProfile& profile, const DeviceRates& rates)
-    : rates_(rates), exact_(rates == profile.rates) {
+StreamCosts::StreamCosts(const DeviceProfile& profile, const DeviceRates& rates,
+                         bool own)
+    : rates_(rates),
+      exact_(
+          rates == profile.rates ||
+          (own && rates.bytes_per_second == profile.rates.bytes_per_second)) {
   for (const StreamTable& table : profile.stream) {
     if (BytesPerElement(table.dtype) != 2 && table.op != OpType::kOptimizer) {
       continue;

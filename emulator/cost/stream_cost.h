@@ -26,7 +26,8 @@ std::vector<OpType> StreamOpsOf(MemoryKind kind);
 // Times of memory-bound operators by a profile. Immutable and thread-safe.
 class StreamCosts {
  public:
-  StreamCosts(const DeviceProfile& profile, const DeviceRates& rates);
+  // `rates`, `own`: as in gemm_cost.h.
+  StreamCosts(const DeviceProfile& profile, const DeviceRates& rates, bool own);
 
   // Returns the time of an operator; nullopt if no table fits. About 0.1 us.
   std::optional<OpSeconds> Price(const MemoryOp& op) const;

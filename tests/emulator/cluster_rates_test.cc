@@ -1,5 +1,6 @@
-// Prices by a shipped profile on a cluster whose links differ from those
-// for which it was measured.
+// Prices by a shipped profile on a cluster whose links or device differ from
+// those for which it was measured.
+#include <array>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -78,6 +79,35 @@ TEST(ProfileCollectives, StepsTakeTheLatencyOfTheClustersLinks) {
   unknown.collectives.node_latency_us = 0;
   EXPECT_EQ(ToSeconds(ProfileCost(cluster, layout, unknown).Price(op).time),
             small);
+}
+
+TEST(ProfileCost, AChangedRateChangesOnlyTheOperatorsThatUseIt) {
+  const DeviceProfile h100 = H100Profile();
+  ClusterSpec cluster = H100Cluster();
+  const ParallelLayout layout{};
+  const GemmOp product{.m = 4096, .n = 4096, .k = 4096};
+  GemmOp low = product;
+  low.precision = Precision::kFp8;
+  const MemoryOp norm{.bytes = 1e9, .kind = MemoryKind::kNorm};
+  const auto prices = [&] {
+    const ProfileCost costs(cluster, layout, h100);
+    return std::array{costs.Price(product), costs.Price(low),
+                      costs.Price(norm)};
+  };
+  const auto before = prices();
+  ASSERT_EQ(before[0].source, CostSource::kMeasured);
+  cluster.device.fp8.flops_per_second *= 0.9;
+  auto after = prices();
+  EXPECT_EQ(after[0].time, before[0].time);
+  EXPECT_EQ(after[0].source, CostSource::kMeasured);
+  EXPECT_GT(after[1].time, before[1].time);
+  EXPECT_EQ(after[2].time, before[2].time);
+  cluster.device.fp8.flops_per_second /= 0.9;
+  cluster.device.bf16.flops_per_second *= 0.9;
+  after = prices();
+  EXPECT_NE(after[0].source, CostSource::kMeasured);
+  EXPECT_EQ(after[1].time, before[1].time);
+  EXPECT_EQ(after[2].time, before[2].time);
 }
 
 }  // namespace

@@ -351,7 +351,7 @@ class ExplainCommand : public Command {
                         2));
     }
     if (plan.peak_flops_per_second > 0) {
-      absl::StrAppendFormat(&text, "MFU is %s.\n",
+      absl::StrAppendFormat(&text, "MFU is %s of the bf16 peak.\n",
                             FormatPercent(Mfu(plan, step_time)));
     }
     return text;

@@ -163,8 +163,8 @@ BoundaryBytes BoundaryOf(const StageGraph& graph, TaskId task);
 // checksum differs.
 Fingerprint Checksum(const ExecutionPlan& plan);
 
-// Returns the model FLOPs divided by what the GPUs could do in `step_time`; 0
-// if not known.
+// Returns the model FLOPs divided by the GPUs' bf16 peak in `step_time`, which
+// may be above 1 in fp8; 0 if not known.
 double Mfu(const ExecutionPlan& plan, Duration step_time);
 
 // Checks that the tasks are the passes of a step and that the ranks can run

@@ -81,7 +81,7 @@ struct PlanResult {
   std::shared_ptr<const CarriedStep> carried{};
   std::optional<RobustReport> robust{};  // Set if the input asked for it.
   // Returns the gap, bubble and epilogue as shares (docs/glossary.md), and the
-  // MFU in [0, 1].
+  // MFU as one of the bf16 peak.
   double gap_ratio() const;
   double bubble_ratio() const;
   double epilogue_ratio() const;

@@ -311,9 +311,7 @@ class _Step:
     def run(self) -> StepResult:
         begin = time.perf_counter_ns()
         plan = self.plan
-        if any(t.kind == "W" for t in plan.tasks.values()):
-            for module in self.x.stages.values():
-                self.x._weights.attach(module)
+        self.x._weights.begin_step()
         waited = 0
         for op, arg in plan.programs[self.x.rank]:
             if op == "compute":
@@ -385,10 +383,12 @@ class _Step:
 
     def _compute(self, t: int) -> None:
         task = self.plan.tasks[t]
-        if task.kind == "F":
-            self._forward(t)
-        elif task.kind == "B":
-            self._backward(t)
+        if task.kind in ("F", "B"):
+            run = self._forward if task.kind == "F" else self._backward
+            with (self.x._weights.attached(self.x.stages[task.stage])
+                  if self.structure.is_split[self.structure.forward_of[t]]
+                  else contextlib.nullcontext()):
+                run(t)
         else:
             kept = self.kept.pop(self.structure.forward_of[t])
             for later in kept.later:

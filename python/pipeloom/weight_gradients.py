@@ -1,6 +1,7 @@
 """Weight gradients of nn.Linear layers, separate from their input gradients."""
 import contextlib
-from typing import Any, Callable, Iterator, List, Optional
+import functools
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import torch
 from torch import nn
@@ -12,22 +13,31 @@ class WeightGradients:
 
     def __init__(self) -> None:
         self.open: Optional[List[Callable[[], None]]] = None
+        # The layers of a stage, and their forwards inside of attached().
+        self._layers: Dict[nn.Module, List[Tuple[nn.Linear, Any]]] = {}
 
-    def attach(self, module: nn.Module) -> None:
-        for layer in module.modules():
-            if type(layer) is nn.Linear and not hasattr(layer, "_pipeloom"):
-                layer._pipeloom = True  # type: ignore[assignment]
-                layer.forward = self._forward_of(layer)  # type: ignore
+    def begin_step(self) -> None:
+        """Looks at the modules again, as they may have changed."""
+        self._layers = {}
 
-    def _forward_of(self, layer: nn.Linear) -> Callable[..., torch.Tensor]:
-        store = self
-
-        def forward(x: torch.Tensor) -> torch.Tensor:
-            if not torch.is_grad_enabled() or not layer.weight.requires_grad:
-                return nn.functional.linear(x, layer.weight, layer.bias)
-            return _Linear.apply(x, layer.weight, layer.bias, store)
-
-        return forward
+    @contextlib.contextmanager
+    def attached(self, module: nn.Module) -> Iterator[None]:
+        """A context around the forward, and another around the backward, of a
+        stage whose backward is split. Outside of them the module is as it was,
+        so that copies of it have nothing of the step."""
+        layers = self._layers.get(module)
+        if layers is None:
+            layers = [(m, functools.partial(_forward, self, m))
+                      for m in module.modules()
+                      if type(m) is nn.Linear and "forward" not in m.__dict__]
+            self._layers[module] = layers
+        for layer, forward in layers:
+            layer.__dict__["forward"] = forward
+        try:
+            yield
+        finally:
+            for layer, _ in layers:
+                layer.__dict__.pop("forward", None)
 
     @contextlib.contextmanager
     def collect(self) -> Iterator[List[Callable[[], None]]]:
@@ -36,6 +46,14 @@ class WeightGradients:
             yield self.open
         finally:
             self.open = None
+
+
+def _forward(store: WeightGradients, layer: nn.Linear,
+             x: torch.Tensor) -> torch.Tensor:
+    if not torch.is_grad_enabled() or not layer.weight.requires_grad:
+        return nn.functional.linear(x, layer.weight, layer.bias)
+    result: torch.Tensor = _Linear.apply(x, layer.weight, layer.bias, store)
+    return result
 
 
 class _Linear(torch.autograd.Function):

@@ -178,10 +178,10 @@ class Executor:
     ordered    match tensors by order, not by tag; nccl always does
 
     With separate weight gradients (W tasks), those of nn.Linear layers wait for
-    W; all others are computed with B, which is as exact and costs no more
-    memory. If a stage is an nn.Sequential of as many layers as the plan has,
-    recomputation and offloading work by layer: checkpoints every so many
-    layers; operator groups that the layers make apart (pipeloom.recompute; a
+    W (pipeloom.weight_gradients names exceptions); all others are computed with
+    B, which is as exact and costs no more memory. If a stage is an
+    nn.Sequential of as many layers as the plan has, recomputation and
+    offloading work by layer: checkpoints every so many layers; operator groups that the layers make apart (pipeloom.recompute; a
     layer without `operator_groups` is fully recomputed instead, which holds
     less and takes longer); and saved tensors in (pinned) host memory, with the
     plan's Offload and Fetch or from the forward's end to the backward's begin.

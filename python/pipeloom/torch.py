@@ -21,8 +21,8 @@ newest; gloo on CPUs, nccl on GPUs.
 import contextlib
 import dataclasses
 import time
-from typing import (Any, Callable, Dict, List, Mapping, Optional, Sequence,
-                    Tuple)
+from typing import (Any, Callable, Dict, Iterator, List, Mapping, Optional,
+                    Sequence, Tuple)
 
 import torch
 import torch.distributed as dist
@@ -418,12 +418,12 @@ class _Step:
             plan.tasks[structure.backward_of[t]].recomputes)
         by_layer = backward and self._is_layered(t, choice)
         if not backward:
-            with torch.no_grad():
+            with _no_graph():
                 self._call(t, kept, inputs)
         elif again and not by_layer:
             kept.rng = rng_state(self.x.device)
             kept.inputs = dict(inputs)
-            with torch.no_grad():
+            with _no_graph():
                 self._call(t, kept, inputs)
         else:
             if "OFFLOAD" in choice:
@@ -562,6 +562,17 @@ class _Step:
         kept.leaves, kept.outputs, kept.loss = {}, {}, None
         if not split:
             del self.kept[f]
+
+
+@contextlib.contextmanager
+def _no_graph() -> Iterator[None]:
+    """torch.no_grad(). Autocast of older versions keeps the casts of parameters
+    that it makes inside, without their graph, for later forwards with one."""
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        torch.clear_autocast_cache()
 
 
 def _saving(host: Optional[HostStore]) -> Any:

@@ -458,6 +458,14 @@ class WeightGradientsTest(unittest.TestCase):
             with self.subTest(name):
                 self.check(make, context=context, relative=BF16)
 
+    def test_autocast_around_steps_that_run_a_stage_again(self):
+        for name in ("plain", "functionally", "weight_norm"):
+            with self.subTest(name):
+                self.check(
+                    CASES[name], relative=BF16, choice=("RECOMPUTE",),
+                    context=lambda: torch.autocast(
+                        "cpu", dtype=torch.bfloat16))
+
     # -- Modules outside of a step -------------------------------------------
 
     def test_copies_are_independent(self):

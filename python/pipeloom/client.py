@@ -3,8 +3,8 @@ import dataclasses
 import random
 import threading
 import time
-from typing import (Any, Callable, Dict, Iterable, Iterator, Optional, Sequence,
-                    Tuple, Union)
+from typing import (Any, Callable, Dict, FrozenSet, Iterable, Iterator,
+                    Optional, Sequence, Tuple, Union)
 
 import grpc
 
@@ -69,6 +69,15 @@ def open_request(job: Union[str, Any], samples: Sequence[Sample], *,
                 module=module_names[s.module], first_layer=s.first_layer,
                 num_layers=s.num_layers, rank=s.rank, segment=s.segment)
     return request
+
+
+def frozen_modules(job: Job) -> Optional[FrozenSet[str]]:
+    """Returns the names of the modules that the job does not train, or None if
+    they are not known here: a shipped job is opened by its name alone."""
+    request = messages.OpenJobRequest.FromString(job.request)
+    if not request.HasField("job"):
+        return None
+    return frozenset(request.job.training.frozen_modules)
 
 
 def stages_of(partition: Any, module_names: Sequence[str]) -> Tuple[Stage, ...]:

@@ -1,6 +1,7 @@
 """Checks that a plan fits a trainer: its job, step, rank and stages."""
 import math
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import (AbstractSet, Any, Dict, List, NamedTuple, Optional,
+                    Sequence, Tuple)
 
 from pipeloom.plan import Microbatch, Plan
 from pipeloom.static_schedule import Stage
@@ -60,13 +61,17 @@ def _other_batch(microbatches: Any,
 
 def misfit(plan: Plan, *, job_id: str, step: int, replica: int,
            rank: Optional[int], stages: Sequence[Stage],
-           module_names: Sequence[str]) -> Optional[str]:
+           module_names: Sequence[str],
+           frozen: Optional[AbstractSet[str]] = None) -> Optional[str]:
     """Returns why the plan must not run here, or None.
 
     A plan that passes runs every pass of this rank's stages on every
     sub-microbatch exactly once, in an order that its own dependencies allow,
-    and sends and receives the tensors that they need. `rank`: the rank whose
-    share it is; None: the plan is of all ranks.
+    and sends and receives the tensors that they need. A sub-microbatch has a
+    backward on all stages of its module or on none. `rank`: the rank whose
+    share it is; None: the plan is of all ranks. `frozen`: names of the modules
+    that are not trained, all others of which must have backwards; None: not
+    known.
     """
     num_ranks = 1 + max(s.rank for s in stages)
     for field, got, wanted in (("job", plan.job, job_id),
@@ -83,7 +88,7 @@ def misfit(plan: Plan, *, job_id: str, step: int, replica: int,
     if not plan.microbatches:
         return "it has no microbatches"
     return (_wrong_task(plan, stages) or _wrong_microbatches(plan) or
-            _wrong_passes(plan, stages) or
+            _wrong_passes(plan, stages, frozen) or
             next((w for r in own for w in [_wrong_program(plan, r)] if w),
                  None))
 
@@ -143,7 +148,8 @@ def _wrong_microbatches(plan: Plan) -> Optional[str]:
     return None
 
 
-def _wrong_passes(plan: Plan, stages: Sequence[Stage]) -> Optional[str]:
+def _wrong_passes(plan: Plan, stages: Sequence[Stage],
+                  frozen: Optional[AbstractSet[str]]) -> Optional[str]:
     """Returns which pass of an own stage is missing or repeated for a
     sub-microbatch, or None."""
     own = set(plan.programs)
@@ -161,16 +167,38 @@ def _wrong_passes(plan: Plan, stages: Sequence[Stage]) -> Optional[str]:
             for s, stage in enumerate(stages):
                 if stage.module == sub.module and stage.rank in own:
                     wanted.add((s, m, sub.index))
-    for kind in ("F", "B"):
-        got = {key[1:] for key in passes if key[0] == kind}
-        if got != wanted:
-            stage, m, sub = sorted(got ^ wanted)[0]
-            return (f"pass {kind} of stage {stage}, microbatch {m}, "
-                    f"sub-microbatch {sub} is "
-                    f"{'missing' if (stage, m, sub) in wanted else 'surplus'}")
-    if not {key[1:] for key in passes if key[0] == "W"} <= wanted:
-        return "a weight gradient is of no forward"
+    got = {kind: {key[1:] for key in passes if key[0] == kind}
+           for kind in _KINDS}
+    wrong = _difference("F", got["F"], wanted)
+    if wrong is not None:
+        return wrong
+    # A frozen module has backwards only where what feeds it is trained.
+    with_backward = {(stages[s].module, m, j) for s, m, j in got["B"]}
+    trained = set()
+    for s, m, j in sorted(wanted):
+        module = stages[s].module
+        if (module, m, j) in with_backward:
+            trained.add((s, m, j))
+        elif frozen is not None and plan.module_names[module] not in frozen:
+            return (f"pass B of stage {s}, microbatch {m}, sub-microbatch {j} "
+                    f"is missing; {plan.module_names[module]} is not in "
+                    "training.frozen_modules")
+    wrong = _difference("B", got["B"], trained)
+    if wrong is not None:
+        return wrong
+    if not got["W"] <= trained:
+        return "a weight gradient is of no backward"
     return None
+
+
+def _difference(kind: str, got: AbstractSet[Tuple[int, int, int]],
+                wanted: AbstractSet[Tuple[int, int, int]]) -> Optional[str]:
+    if got == wanted:
+        return None
+    stage, m, sub = sorted(got ^ wanted)[0]
+    return (f"pass {kind} of stage {stage}, microbatch {m}, sub-microbatch "
+            f"{sub} is "
+            f"{'missing' if (stage, m, sub) in wanted else 'surplus'}")
 
 
 def _wrong_program(plan: Plan, rank: int) -> Optional[str]:

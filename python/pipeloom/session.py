@@ -8,11 +8,13 @@ raises into a training step, waits for an answer, or gives up.
 
 A thread keeps a list of calls: batches to submit, plans to fetch, traces to
 report. A call that fails is tried again after growing pauses, until it succeeds
-or the step is over. No call waits for those of other steps: the first try of
-each goes out at once. After a lost connection, the service that answers next
-may not know the job: one call opens it again, with the same id and partition,
-and then what failed is tried again, and all batches of coming steps are sent
-again. The service says so if it has them already.
+or the step is over. A step whose plan does not fit this trainer twice in a row,
+for the same reason, is refused with that reason (`refusal`). No call waits for
+those of other steps: the first try of each goes out at once. After a lost
+connection, the service that answers next may not know the job: one call opens
+it again, with the same id and partition, and then what failed is tried again,
+and all batches of coming steps are sent again. The service says so if it has
+them already.
 """
 import dataclasses
 import logging
@@ -26,8 +28,8 @@ import grpc
 
 from pipeloom import fit, messages, plan as plans
 from pipeloom.client import (Client, Job, MisfitError, PlannerError, Sample,
-                             parsed, report_request, retry_after, stages_of,
-                             submit_request)
+                             frozen_modules, parsed, report_request,
+                             retry_after, stages_of, submit_request)
 from pipeloom.trouble import Trouble
 
 _log = logging.getLogger("pipeloom")
@@ -54,6 +56,8 @@ class _Call:
     done: bool = False
     wanted: bool = True  # False: a submission that other ranks make, too.
     not_found: bool = False  # Whether the service did not know job or step.
+    # Why the latest answer did not fit; empty if it was another failure.
+    misfit: str = ""
 
 
 class Session:
@@ -82,6 +86,7 @@ class Session:
         self.replica = replica
         self.strict = strict
         self.attempt = job.attempt
+        self._frozen = frozen_modules(job)
         self._submits = (rank in (None, 0)) if submits is None else submits
         self._plan_timeout = plan_timeout
         self._call_timeout = call_timeout
@@ -391,7 +396,7 @@ class Session:
         try:
             self._arrived(call, data)
         except PlannerError as error:
-            self._failed(call, error.code, error.message)
+            self._failed(call, error.code, error.message, error=error)
             return
 
     def _arrived(self, call: _Call, data: bytes) -> None:
@@ -439,7 +444,7 @@ class Session:
         wrong = wrong or fit.misfit(
             plan, job_id=self.job.job_id, step=call.step,
             replica=self.replica, rank=self.rank, stages=self.job.stages,
-            module_names=self.job.module_names)
+            module_names=self.job.module_names, frozen=self._frozen)
         if wrong is not None:
             self.counts["misfits"] += 1
             raise MisfitError(call.step, wrong)
@@ -459,7 +464,8 @@ class Session:
     # -- Failures --------------------------------------------------------------
 
     def _failed(self, call: _Call, code: Any, details: str,
-                hint: Optional[float] = None) -> None:
+                hint: Optional[float] = None,
+                error: Optional[PlannerError] = None) -> None:
         name = code.name if code is not None else "UNKNOWN"
         why = f"{call.kind} of step {call.step}: {name}: {details}"
         if call.kind == "open":
@@ -478,7 +484,11 @@ class Session:
         watchers: List[Callable[[], None]] = []
         with self._cond:
             call.future = None
-            refused = self._refuses(call, code)
+            misfit = details if isinstance(error, MisfitError) else ""
+            # The service would give the same answer without end.
+            refused = self._refuses(call, code) or (
+                misfit != "" and misfit == call.misfit)
+            call.misfit = misfit
             if (self._failing_since is None and call.kind != "report" and
                     not refused and code != grpc.StatusCode.NOT_FOUND):
                 self._failing_since = now
@@ -486,7 +496,7 @@ class Session:
                 self._drop_report(call)  # The plan is gone, or the trace wrong.
             elif refused:
                 self.counts["refused"] += 1
-                self._refuse(call.step, PlannerError(code, details))
+                self._refuse(call.step, error or PlannerError(code, details))
                 watchers = list(self._watchers)
             else:
                 low, high = self._pauses

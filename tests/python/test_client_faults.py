@@ -20,7 +20,7 @@ except ImportError:
 
 if HAVE_GRPC:
     import pipeloom
-    from pipeloom import memory
+    from pipeloom import memory, messages
     from fake_planner import (BYTES_PER_TOKEN, MODULES, RANKS, STAGES,
                               STATIC_BYTES, SharePlanner, described,
                               static_schedule)
@@ -65,12 +65,12 @@ class FaultsTest(unittest.TestCase):
         self.addCleanup(group.close)
         return group
 
-    def session(self, planner, rank=0, **kwargs):
+    def session(self, planner, rank=0, job="dip-vlm-s", **kwargs):
         client = pipeloom.Client(planner.target)
         self.addCleanup(client.close)
         session = pipeloom.Session(
-            client, pipeloom.Job.of_stages("dip-vlm-s", "job", STAGES,
-                                           MODULES), rank=rank, **kwargs)
+            client, pipeloom.Job.of_stages(job, "job", STAGES, MODULES),
+            rank=rank, **kwargs)
         self.addCleanup(session.close)
         return session
 
@@ -345,16 +345,94 @@ class SharesTest(FaultsTest):
                                    pauses=(0.01, 0.05))
             session.expect(0, text(5, 6))
             self.assertIsNotNone(session.wait(0, 60.0))
-            planner.spoil = spoil
+            planner.spoil = self.once(spoil)
             with self.logs("INFO") as logs:
                 session.expect(1, text(5, 6))
-                self.until(lambda: session.counts["misfits"] > 1)
-            self.assertIsNone(session.ready(1), why)
+                # The right one is taken when it comes.
+                self.assertIsNotNone(session.wait(1, 60.0), why)
+            self.assertEqual(session.counts["misfits"], 1)
             self.assertIn(why, logs.output[0])
             self.assertIn("not for this trainer", logs.output[0])
-            # The right one is taken when it comes.
-            planner.spoil = lambda share: None
-            self.assertIsNotNone(session.wait(1, 60.0), why)
+            session.close()
+
+    @staticmethod
+    def once(spoil):
+        """Returns a function that spoils the first share only."""
+        left = [spoil]
+
+        def first(share):
+            if left:
+                left.pop()(share)
+
+        return first
+
+    def test_a_share_that_never_fits_is_given_up(self):
+        planner = self.planner()
+        session = self.session(planner, strict=True, pauses=(0.01, 0.05))
+
+        def misfit(share):
+            if share.step == 1:
+                share.step = 8
+
+        planner.spoil = misfit
+        session.expect(1, text(5, 6))
+        with self.assertRaisesRegex(pipeloom.MisfitError, "step is 8, not 1"):
+            session.wait(1, 60.0)
+        self.assertIn("step is 8, not 1", session.refusal(1))
+        asked = len(planner.asked("GetRankPlan", 1))
+        session.expect(2, text(5, 6))
+        self.assertIsNotNone(session.wait(2, 60.0))
+        time.sleep(0.2)  # Some pauses between two tries.
+        self.assertEqual(len(planner.asked("GetRankPlan", 1)), asked)
+        self.assertEqual(session.counts["misfits"], 2)
+        self.assertEqual(session.counts["refused"], 1)
+
+    def test_misfits_that_change_are_asked_for_again(self):
+        planner = self.planner()
+        session = self.session(planner, pauses=(0.01, 0.05))
+        steps = iter((8, 9, 8))
+
+        def misfit(share):
+            share.step = next(steps, share.step)
+
+        planner.spoil = misfit
+        session.expect(1, text(5, 6))
+        self.assertIsNotNone(session.wait(1, 60.0), session.refusal(1))
+        self.assertEqual(session.counts["misfits"], 3)
+
+    def test_a_frozen_module_has_no_backward(self):
+        """Rank 0 has all of the vision module, which the service freezes."""
+        def freeze(share):
+            gone = {t.index for t in share.tasks if t.task.module == 0 and
+                    t.task.kind == messages.enum_value("TaskKind", "BACKWARD")}
+            self.assertEqual(len(gone), 2)
+            for field, kept in (
+                    ("tasks", lambda t: t.index not in gone),
+                    ("edges", lambda e: e.edge.to not in gone)):
+                values = [v for v in getattr(share, field) if kept(v)]
+                share.ClearField(field)
+                getattr(share, field).extend(values)
+            program = [i for i in share.program.instructions
+                       if i.WhichOneof("instruction") != "compute" or
+                       i.compute not in gone]
+            share.program.ClearField("instructions")
+            share.program.instructions.extend(program)
+
+        frozen, trained = messages.Job(name="job"), messages.Job(name="job")
+        frozen.training.frozen_modules.append("vision")
+        for job, fits in (("dip-vlm-s", True), (frozen, True),
+                          (trained, False)):
+            planner = self.planner()
+            planner.spoil = freeze
+            session = self.session(planner, job=job, pauses=(0.01, 0.05))
+            session.expect(0, with_images(5, 6))
+            plan = session.wait(0, 60.0)
+            self.assertEqual(plan is not None, fits, session.refusal(0))
+            if not fits:
+                self.assertIn("pass B of stage 0, microbatch 0, "
+                              "sub-microbatch 0 is missing; vision is not in "
+                              "training.frozen_modules", session.refusal(0))
+                self.assertEqual(session.counts["misfits"], 2)
             session.close()
 
     def test_no_rank_runs_what_one_refused(self):

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, List
 if TYPE_CHECKING:
     from pipeloom.client import (Client, MisfitError, PlannerError,
                                  address_file)
+    from pipeloom.loss import LossShare
     from pipeloom.plan import (Edge, Instruction, Microbatch, Plan,
                                SubMicrobatch, Task, loss_weights, read_plan)
     from pipeloom import planner
@@ -46,8 +47,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "AgreementError", "Client", "Cluster", "Edge", "Instruction", "Job",
-    "MetadataPrefetcher", "Microbatch", "MisfitError", "Model", "Plan",
-    "PlanProvider", "PlannerError", "Sample", "Session", "Stage",
+    "LossShare", "MetadataPrefetcher", "Microbatch", "MisfitError", "Model",
+    "Plan", "PlanProvider", "PlannerError", "Sample", "Session", "Stage",
     "SubMicrobatch", "Task", "address_file", "compare", "emulate",
     "loss_weights", "plan", "planner", "read_plan", "search_layout",
     "static_plan", "whatif",
@@ -55,6 +56,7 @@ __all__ = [
 
 _MODULES = {
     "client": ("Client", "MisfitError", "PlannerError", "address_file"),
+    "loss": ("LossShare",),
     "plan": ("Edge", "Instruction", "Microbatch", "Plan", "SubMicrobatch",
              "Task", "loss_weights", "read_plan"),
     "planner": ("Cluster", "Job", "Model", "compare", "emulate",

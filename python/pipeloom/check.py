@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import (TYPE_CHECKING, Dict, Iterable, List, Optional, Set, Tuple)
 
+from pipeloom.loss import wrong_shares
+
 if TYPE_CHECKING:
     from pipeloom.plan import Plan, Task
 
@@ -32,14 +34,18 @@ def _describe(plan: Plan, t: int) -> str:
 def check_plan(plan: Plan, ranks: Optional[Iterable[int]] = None) -> None:
     """Checks what the plan says of `ranks`, by default of all whose programs it
     has. InvalidPlan: a pass is there twice, missing, on another rank, or of
-    another stage, module or kind than its place in the step says; or a program
-    runs a pass before what it depends on. O(tasks + edges + instructions)."""
+    another stage, module or kind than its place in the step says; a module with
+    a loss is without a loss share; or a program runs a pass before what it
+    depends on. O(tasks + edges + instructions)."""
     own = set(plan.programs if ranks is None else ranks)
     missing = own - set(plan.programs)
     if missing:
         raise InvalidPlan(f"the plan has no program of rank {min(missing)}; it "
                           f"has those of {sorted(plan.programs)}")
     _check_tasks(plan, own)
+    wrong = wrong_shares(plan, own)
+    if wrong is not None:
+        raise InvalidPlan(wrong)
     incoming = _check_edges(plan, own)
     if len(own) == plan.num_ranks:
         _check_trained(plan, incoming)

@@ -3,6 +3,7 @@ import math
 from typing import (AbstractSet, Any, Dict, List, NamedTuple, Optional,
                     Sequence, Tuple)
 
+from pipeloom.loss import wrong_shares
 from pipeloom.plan import Microbatch, Plan
 from pipeloom.static_schedule import Stage
 
@@ -68,7 +69,8 @@ def misfit(plan: Plan, *, job_id: str, step: int, replica: int,
     A plan that passes runs every pass of this rank's stages on every
     sub-microbatch exactly once, in an order that its own dependencies allow,
     and sends and receives the tensors that they need. A sub-microbatch has a
-    backward on all stages of its module or on none. `rank`: the rank whose
+    backward on all stages of its module or on none, and has a loss share if its
+    module has a loss. `rank`: the rank whose
     share it is; None: the plan is of all ranks. `frozen`: names of the modules
     that are not trained, all others of which must have backwards; None: not
     known.
@@ -88,7 +90,7 @@ def misfit(plan: Plan, *, job_id: str, step: int, replica: int,
     if not plan.microbatches:
         return "it has no microbatches"
     return (_wrong_task(plan, stages) or _wrong_microbatches(plan) or
-            _wrong_passes(plan, stages, frozen) or
+            _wrong_passes(plan, stages, frozen) or wrong_shares(plan, own) or
             next((w for r in own for w in [_wrong_program(plan, r)] if w),
                  None))
 

@@ -11,6 +11,7 @@ from typing import (Any, Dict, Iterable, List, Mapping, NamedTuple, Optional,
                     Sequence, Tuple)
 
 from pipeloom.check import InvalidPlan, check_plan
+from pipeloom.loss import LossShare, Place, resized
 
 _KINDS = {1: "F", 2: "B", 3: "W"}
 
@@ -91,7 +92,13 @@ class Plan:
     `periods` is the number of neighbouring, fully recomputed layers that share
     a checkpoint, indexed by forward task; 1 for tasks without one. `memory` is
     indexed by rank; `copies`, indexed by forward task, are the bytes that its
-    offload and its fetch move."""
+    offload and its fetch move.
+
+    `loss_shares`, indexed by (module, microbatch, sub-microbatch), has the work
+    of all sub-microbatches of modules with a loss, and `loss_totals`, indexed
+    by module, their work in the step with all replicas. Without totals the
+    microbatches' `loss_weight` are the trainer's own. Both are empty if it is
+    not known which modules have a loss (pipeloom.loss)."""
     num_ranks: int
     module_names: Tuple[str, ...]
     tasks: Mapping[int, Task]
@@ -115,17 +122,25 @@ class Plan:
     memory: Mapping[int, RankMemory] = dataclasses.field(default_factory=dict)
     copies: Mapping[int, int] = dataclasses.field(default_factory=dict)
     attempt: int = 0  # The training's attempt that asked for it.
+    loss_shares: Mapping[Place, LossShare] = dataclasses.field(
+        default_factory=dict)
+    loss_totals: Mapping[int, LossShare] = dataclasses.field(
+        default_factory=dict)
 
     def with_microbatches(self, step: int,
                           microbatches: Sequence[Microbatch]) -> "Plan":
-        """Returns the plan with the same order for other samples. ValueError:
-        the number of microbatches is another."""
+        """Returns the plan with the same order for other samples, whose losses
+        are weighed by the `loss_weight` of these microbatches. ValueError: the
+        number of microbatches is another, or a module with a loss has several
+        sub-microbatches in one, whose sizes are not given."""
         if len(microbatches) != self.num_microbatches:
             raise ValueError(
                 f"the plan has {self.num_microbatches} microbatches, not "
                 f"{len(microbatches)}")
-        return dataclasses.replace(self, step=step,
-                                   microbatches=tuple(microbatches))
+        return dataclasses.replace(
+            self, step=step, microbatches=tuple(microbatches),
+            loss_shares=resized(self.loss_shares, microbatches),
+            loss_totals={})
 
     @property
     def num_microbatches(self) -> int:
@@ -196,6 +211,16 @@ def _edge(e: Any) -> Edge:
     return Edge(getattr(e, "from"), e.to, e.payload_bytes, e.rows, e.width)
 
 
+def _loss(proto: Any) -> Dict[str, Any]:
+    """Returns the fields of a plan that say which losses it has."""
+    return {
+        "loss_shares": {
+            (s.module, s.microbatch, s.sub_microbatch):
+            LossShare(s.tokens, s.instances) for s in proto.loss_shares},
+        "loss_totals": {t.module: LossShare(t.tokens, t.instances)
+                        for t in proto.loss_totals}}
+
+
 def _microbatches(protos: Any) -> Tuple[Microbatch, ...]:
     return tuple(
         Microbatch(
@@ -260,7 +285,7 @@ def from_execution_plan(proto: Any) -> Plan:
         checksum=(proto.checksum.high, proto.checksum.low),
         predicted_step_time_ns=proto.predicted_step_time_ns,
         memory={r: _memory(spec) for r, spec in enumerate(proto.graph.ranks)},
-        copies=_copies(*proto.programs))
+        copies=_copies(*proto.programs), **_loss(proto))
 
 
 def from_response(proto: Any) -> Plan:
@@ -292,7 +317,7 @@ def from_rank_plan(proto: Any) -> Plan:
         memory={proto.rank: _memory(proto.rank_spec)},
         copies=_copies(proto.program), attempt=proto.attempt,
         activations=_activations(proto.activations),
-        periods=_periods(proto.activations))
+        periods=_periods(proto.activations), **_loss(proto))
 
 
 def read_plan(path: str) -> Plan:

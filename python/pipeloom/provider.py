@@ -10,6 +10,7 @@ from pipeloom import memory
 from pipeloom.agreement import (END_EPOCH, Decision, LastGood, Outcome, Vote,
                                 decide, decode, encode, vote_of)
 from pipeloom.fit import other_samples
+from pipeloom.loss import unknown_sizes
 from pipeloom.plan import Microbatch, Plan
 from pipeloom.session import Session
 
@@ -312,10 +313,12 @@ class PlanProvider:
 
     def _find_last_good(self, entry: _Step) -> None:
         """Sets the last good plan that the entry's vote is for, unless the
-        memory of this rank does not suffice for it."""
+        memory of this rank does not suffice for it or its losses cannot be
+        weighed."""
         good = self._good.find(entry.microbatches)
-        short = good and memory.shortage(good.plan, good.made_for,
-                                         entry.microbatches)
+        short = good and (
+            memory.shortage(good.plan, good.made_for, entry.microbatches) or
+            unknown_sizes(good.plan.loss_shares, entry.microbatches))
         self.unfit += bool(short)
         entry.unfit = short or ""
         entry.last_good = good.plan if good and not short else None
@@ -367,8 +370,9 @@ class PlanProvider:
 
 
 def with_weights(plan: Plan, own: Sequence[Microbatch]) -> Plan:
-    """Returns the plan with the trainer's own weights of its microbatches."""
-    return dataclasses.replace(plan, microbatches=tuple(
+    """Returns the plan with the trainer's own weights of its microbatches,
+    which are divided among their sub-microbatches by the plan's loss_shares."""
+    return dataclasses.replace(plan, loss_totals={}, microbatches=tuple(
         dataclasses.replace(m, loss_weight=o.loss_weight)
         for m, o in zip(plan.microbatches, own)))
 

@@ -7,6 +7,7 @@ microbatches, so every rank that knows them makes the same plan.
 import dataclasses
 from typing import Callable, Dict, List, Mapping, Sequence, Tuple
 
+from pipeloom.loss import final_shares
 from pipeloom.plan import (Edge, Instruction, Microbatch, Plan, Task,
                            check_order, digest)
 
@@ -216,7 +217,9 @@ def static_plan(stages: Sequence[Stage], feeds: Sequence[Tuple[int, int]],
                 module_names: Sequence[str], step: int = 0, job: str = "",
                 cost: Cost = lambda *_: 0) -> Plan:
     """Returns the plan of Megatron's schedule, or of GPipe's if the former is
-    not legal. Only modules in a microbatch's `subs` have tasks in it."""
+    not legal. Only modules in a microbatch's `subs` have tasks in it. If a
+    module that feeds no other has several sub-microbatches of known sizes, the
+    plan has the loss_shares of such modules."""
     num_ranks = 1 + max(s.rank for s in stages)
     subs: List[Dict[int, int]] = []
     for m in microbatches:
@@ -226,8 +229,10 @@ def static_plan(stages: Sequence[Stage], feeds: Sequence[Tuple[int, int]],
         subs.append(counts)
     graph = build_graph(stages, feeds, subs, cost)
     try:
-        return plan_of(graph, megatron_orders(graph, stages, num_ranks),
+        plan = plan_of(graph, megatron_orders(graph, stages, num_ranks),
                        module_names, microbatches, "static-1f1b", step, job)
     except ValueError:
-        return plan_of(graph, gpipe_orders(graph, num_ranks), module_names,
+        plan = plan_of(graph, gpipe_orders(graph, num_ranks), module_names,
                        microbatches, "static-gpipe", step, job)
+    return dataclasses.replace(plan,
+                               loss_shares=final_shares(feeds, microbatches))

@@ -12,8 +12,18 @@ A stage's module is called as `module(x, item)`:
   indexed by sub-microbatch, without modules that the microbatch does not have.
 
 It returns one tensor. `loss_fn(output, item)` returns the mean loss of the
-microbatch; its gradient is multiplied by `loss_weight`, so that the step's
-gradients are those of the whole batch, however it was cut.
+sub-microbatch. It is called on the last stage of each module with a loss
+(Plan.loss_shares; in a plan without them, modules whose output no other takes),
+and returns None for a module without one in this training. The loss is
+multiplied by `item.loss_weight`, the share of the sub-microbatch in the work of
+its module in the step (in a plan without loss_shares, the microbatch's weight),
+so that the step's gradients are those of the whole batch, however it was cut.
+`loss_over` says what the means are over. A trainer that leaves other tokens out
+of its loss puts its own counts into the plan:
+
+    share = pipeloom.LossShare(tokens=labels)
+    plan = dataclasses.replace(plan, loss_shares={(module, m, sub): share, ...},
+                               loss_totals={module: of_the_step})
 
 Rank r of the plan is the r-th process of `group`. Works with torch 1.13 to the
 newest; gloo on CPUs, nccl on GPUs.
@@ -31,7 +41,8 @@ from torch.utils.checkpoint import checkpoint
 
 from pipeloom.check import InvalidPlan, check_plan
 from pipeloom.host_store import HostStore
-from pipeloom.plan import Plan
+from pipeloom.loss import LossOver, check_over, weigh
+from pipeloom.plan import Plan, Task
 from pipeloom.recompute import making_again, rng_state, with_rng
 from pipeloom.torch_agreement import (Agreement, agreement, of_first_rank,
                                       same_everywhere)
@@ -45,7 +56,8 @@ __all__ = ["Agreement", "Executor", "InvalidPlan", "PlanMismatch",
 
 @dataclasses.dataclass(frozen=True)
 class WorkItem:
-    """The work of one call of a stage."""
+    """The work of one call of a stage. `loss_weight` is the weight of the mean
+    loss of this sub-microbatch; of the microbatch if its module has none."""
     task: int
     module: str
     stage: int
@@ -60,10 +72,9 @@ class WorkItem:
 
 @dataclasses.dataclass
 class StepResult:
-    """The result of a step. `loss` is the weighted sum over this rank's
-    microbatches; 0 on ranks without a loss. Times are in seconds; spans are
-    (task, start, end) in nanoseconds from the start of the step, for
-    Client.report."""
+    """The result of a step. `loss` is the weighted sum of this rank's losses; 0
+    on ranks without a loss. Times are in seconds; spans are (task, start, end)
+    in nanoseconds from the start of the step, for Client.report."""
     loss: float = 0.0
     seconds: float = 0.0
     waited: float = 0.0
@@ -163,7 +174,13 @@ class Executor:
     """Executes the tasks of one pipeline rank. `run` may get another plan every
     step.
 
-    loss_fn    returns the mean loss of a microbatch, on the last stage
+    loss_fn    returns the mean loss of a sub-microbatch, on the last stage of
+               a module with a loss
+    loss_over  what the means of loss_fn are over: "tokens" (all that the module
+               works on, images and text alike), "instances" or "text" (the
+               text tokens that Microbatch.loss_weight counts); a dict: by the
+               name of the module. Weights that are the trainer's own are kept
+               (PlanProvider.expect with microbatch_of)
     group      the pipeline's processes, in the order of ranks; None: all
     shape_of   (plan, edge) -> (shape, dtype) of the tensor that crosses;
                without it every tensor is announced by a header of 64 bytes, and
@@ -192,7 +209,8 @@ class Executor:
     """
 
     def __init__(self, stages: Mapping[int, nn.Module], *, rank: int,
-                 loss_fn: Callable[[torch.Tensor, WorkItem], torch.Tensor],
+                 loss_fn: Callable[[torch.Tensor, WorkItem],
+                                   Optional[torch.Tensor]],
                  group: Any = None, device: Any = "cpu",
                  shape_of: Optional[Callable[[Plan, int], Any]] = None,
                  split_fn: Optional[Callable[[torch.Tensor, int, int],
@@ -201,11 +219,14 @@ class Executor:
                  optimizer: Optional[torch.optim.Optimizer] = None,
                  on_task: Optional[Callable[[Plan, int], Any]] = None,
                  check_agreement: bool = True,
-                 ordered: Optional[bool] = None) -> None:
+                 ordered: Optional[bool] = None,
+                 loss_over: LossOver = "tokens") -> None:
+        check_over(loss_over)
         self.stages = dict(stages)
         self.rank = rank
         self.device = torch.device(device)
         self._loss_fn = loss_fn
+        self._loss_over = loss_over
         self._group = group
         self._shape_of = shape_of
         self._split_fn = split_fn or _equal_rows
@@ -295,6 +316,7 @@ class _Step:
         self.plan = plan
         self.batch = batch
         self.structure = PlanStructure(plan)
+        self.weights = weigh(plan, executor._loss_over)
         self.kept: Dict[int, _Kept] = {}
         self.values: Dict[int, torch.Tensor] = {}  # Indexed by edge.
         # Forwards for which the plan has Offload instructions.
@@ -377,6 +399,8 @@ class _Step:
             for s in m.subs:
                 if s.module == task.module and s.index == task.sub:
                     first, instances = s.first_instance, s.instances
+        weight = self.weights.get((task.module, task.microbatch, task.sub),
+                                  weight)
         return WorkItem(t, self.plan.module_names[task.module], task.stage,
                         task.microbatch, task.sub, samples, first, instances,
                         weight, self.batch)
@@ -488,8 +512,16 @@ class _Step:
             for i, e in enumerate(parts):
                 kept.outputs[e] = (output if len(parts) == 1 else
                                    self.x._split_fn(output, i, len(parts)))
-        if not edges:
+        if self._has_loss(task, edges):
             kept.loss = self.x._loss_fn(output, kept.item)
+
+    def _has_loss(self, task: Task, outputs: Sequence[int]) -> bool:
+        plan = self.plan
+        if not plan.loss_shares:
+            return not outputs
+        return (task.module, task.microbatch, task.sub) in self.weights and all(
+            plan.tasks[plan.edges[e].target].module != task.module
+            for e in outputs)
 
     def _run_layers(self, layers: Sequence[nn.Module], given: List[Any],
                     kept: _Kept, choice: Sequence[str], period: int) -> Any:

@@ -36,8 +36,8 @@ class StepBatch:
 
 def weigh(family: Family, plan: Plan, samples: Sequence[Sample],
           terms: int = 0) -> Plan:
-    """Returns the plan with loss weights by the number of loss terms. `terms`
-    is their number in the step, over all replicas; 0: that of these samples."""
+    """Returns the plan with loss weights by the number of loss terms, instead
+    of those by its loss_shares. `terms` is their number in the step, over all replicas; 0: that of these samples."""
     counts = [sum(family.count(samples[i]) for i in m.samples)
               for m in plan.microbatches]
     if terms and terms < sum(counts):
@@ -48,7 +48,8 @@ def weigh(family: Family, plan: Plan, samples: Sequence[Sample],
     total = terms or sum(counts)
     if total == 0:
         raise SampleError("no sample of the step has a label: there is no loss")
-    return dataclasses.replace(plan, microbatches=tuple(
+    return dataclasses.replace(plan, loss_shares={}, loss_totals={},
+                               microbatches=tuple(
         dataclasses.replace(m, loss_weight=n / total)
         for m, n in zip(plan.microbatches, counts)))
 

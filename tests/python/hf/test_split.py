@@ -29,6 +29,7 @@ if HAVE_ALL:
     from pipeloom.check import InvalidPlan
     from pipeloom.hf.family import family_of
     from pipeloom.hf.partition import check_partition
+    from pipeloom.loss import LossShare
     from pipeloom.plan import SubMicrobatch
     import tiny_model
 
@@ -249,9 +250,14 @@ class SplitTest(unittest.TestCase):
             for m in plan.microbatches))
         with self.assertRaisesRegex(hf.SampleError, "text has 2 sub-"):
             check_samples(family, divided, samples)
-        weights = [m.loss_weight
-                   for m in weigh(family, plan, samples).microbatches]
-        self.assertAlmostEqual(sum(weights), 1.0)
+        # Labels count here, not the tokens of the plan's loss_shares.
+        shared = dataclasses.replace(
+            plan, loss_shares={(1, 0, 0): LossShare(5, 1)},
+            loss_totals={1: LossShare(50, 10)})
+        weighed = weigh(family, shared, samples)
+        self.assertAlmostEqual(sum(m.loss_weight for m in
+                                   weighed.microbatches), 1.0)
+        self.assertEqual((weighed.loss_shares, weighed.loss_totals), ({}, {}))
 
     def test_a_trainable_stage_without_a_backward_is_refused(self):
         family = family_of(tiny_model.TinyVlm())

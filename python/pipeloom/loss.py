@@ -1,0 +1,167 @@
+"""The weight of each sub-microbatch's loss in the loss of the step."""
+from __future__ import annotations
+
+from typing import (TYPE_CHECKING, Dict, Iterable, List, Mapping, NamedTuple,
+                    Optional, Sequence, Set, Tuple, Union)
+
+if TYPE_CHECKING:
+    from pipeloom.plan import Microbatch, Plan
+
+# Module, microbatch and sub-microbatch.
+Place = Tuple[int, int, int]
+# The things that a mean loss is over: for all modules, or by module name.
+LossOver = Union[str, Mapping[str, str]]
+_OVER = ("tokens", "instances", "text")
+
+
+class LossShare(NamedTuple):
+    """The work of a module with a loss: in a sub-microbatch (Plan.loss_shares),
+    or in the step with all replicas (Plan.loss_totals). Counts; of the tokens
+    that the module works on, and of the samples, images or clips."""
+    tokens: int = 0
+    instances: int = 0
+
+
+def check_over(over: LossOver) -> None:
+    """ValueError: `over` is none of "tokens", "instances" and "text"."""
+    for value in over.values() if isinstance(over, Mapping) else (over,):
+        if value not in _OVER:
+            raise ValueError(f"loss_over is {value!r}; it must be one of "
+                             f"{', '.join(_OVER)}")
+
+
+def weigh(plan: Plan, over: LossOver = "tokens") -> Dict[Place, float]:
+    """Returns the weight of the mean loss of each sub-microbatch that has one
+    by the plan's loss_shares. `over` says what the means are over:
+
+    tokens     all tokens of the sub-microbatch, so that the weight is its share
+               of the module's total; instances if the module has no tokens
+    instances  likewise, the other way round
+    text       the text of the microbatch: the weight is the microbatch's
+               loss_weight, divided among the sub-microbatches of the module by
+               their tokens
+
+    A plan without loss_totals has the weights of its trainer, in loss_weight:
+    all modules are weighed as with "text". ValueError: `over` names a module
+    that the plan has not."""
+    unknown = (set(over) - set(plan.module_names)
+               if isinstance(over, Mapping) else None)
+    if unknown:
+        raise ValueError(f"loss_over names {', '.join(sorted(unknown))}; the "
+                         f"plan has {', '.join(plan.module_names)}")
+    in_microbatch: Dict[Tuple[int, int], List[LossShare]] = {}
+    for (module, m, _), share in plan.loss_shares.items():
+        in_microbatch.setdefault((module, m), []).append(share)
+    weights: Dict[Place, float] = {}
+    for place, share in plan.loss_shares.items():
+        module, m, _ = place
+        wanted = (over.get(plan.module_names[module], "tokens")
+                  if isinstance(over, Mapping) else over)
+        total = plan.loss_totals.get(module)
+        if total is None or wanted == "text":
+            own = (plan.microbatches[m].loss_weight
+                   if m < len(plan.microbatches) else 1.0)
+            weights[place] = own * _part(share, in_microbatch[module, m])
+            continue
+        counts = (share.tokens, total.tokens), (share.instances,
+                                                total.instances)
+        if wanted == "instances":
+            counts = counts[1], counts[0]
+        mine, all_of_it = counts[0] if counts[0][1] > 0 else counts[1]
+        if mine > 0:  # The mean over nothing is no number.
+            weights[place] = mine / all_of_it
+    return weights
+
+
+def _part(share: LossShare, of: Sequence[LossShare]) -> float:
+    """Returns the part that a sub-microbatch has in a module's work in a
+    microbatch."""
+    if len(of) == 1:
+        return 1.0
+    for count in ("tokens", "instances"):
+        total = sum(getattr(s, count) for s in of)
+        if total > 0:
+            return float(getattr(share, count) / total)
+    return 1.0 / len(of)
+
+
+def resized(shares: Mapping[Place, LossShare],
+            microbatches: Sequence[Microbatch]) -> Dict[Place, LossShare]:
+    """Returns the shares of the same sub-microbatches with the sizes that they
+    have in `microbatches`. ValueError: unknown_sizes."""
+    unknown = unknown_sizes(shares, microbatches)
+    if unknown is not None:
+        raise ValueError(unknown)
+    known = {(s.module, m, s.index): LossShare(s.tokens, s.instances)
+             for m, micro in enumerate(microbatches) for s in micro.subs}
+    return {place: known.get(place, LossShare()) for place in shares}
+
+
+def unknown_sizes(shares: Iterable[Place],
+                  microbatches: Sequence[Microbatch]) -> Optional[str]:
+    """Returns why the losses of several sub-microbatches cannot be weighed with
+    the sizes that they have in `microbatches`, or None."""
+    known = {(s.module, m, s.index): s
+             for m, micro in enumerate(microbatches) for s in micro.subs}
+    subs: Dict[Tuple[int, int], List[int]] = {}
+    for module, m, j in shares:
+        subs.setdefault((module, m), []).append(j)
+    for (module, m), own in subs.items():
+        sizes = [known.get((module, m, j)) for j in own]
+        if len(own) > 1 and not any(
+                all(s is not None and getattr(s, count) > 0 for s in sizes)
+                for count in ("tokens", "instances")):
+            return (f"microbatch {m} has {len(own)} sub-microbatches of module "
+                    f"{module}, which has a loss; their losses are weighed by "
+                    "SubMicrobatch.tokens or SubMicrobatch.instances, one of "
+                    "which must be > 0 in all of them")
+    return None
+
+
+def final_shares(feeds: Iterable[Tuple[int, int]],
+                 microbatches: Sequence[Microbatch]) -> Dict[Place, LossShare]:
+    """Returns the shares of modules that feed no other, if one of them has
+    several sub-microbatches in a microbatch and their sizes are known; else
+    none, as then the microbatches' weights say all that is known."""
+    feeding = {source for source, _ in feeds}
+    shares = {(s.module, m, s.index): LossShare(s.tokens, s.instances)
+              for m, micro in enumerate(microbatches) for s in micro.subs
+              if s.module not in feeding}
+    several = len(shares) > len({place[:2] for place in shares})
+    return (shares if several and unknown_sizes(shares, microbatches) is None
+            else {})
+
+
+def wrong_shares(plan: Plan, ranks: Iterable[int]) -> Optional[str]:
+    """Returns which loss share or total is missing or impossible for the
+    forwards of `ranks`, or None."""
+    sums: Dict[int, List[int]] = {}
+    for place, share in plan.loss_shares.items():
+        if min(share) < 0:
+            return (f"the loss_share of {_named(place)} is {tuple(share)}; "
+                    "tokens and instances must be >= 0")
+        total = sums.setdefault(place[0], [0, 0])
+        total[0] += share.tokens
+        total[1] += share.instances
+    if plan.loss_totals and sums.keys() - plan.loss_totals.keys():
+        return (f"module {min(sums.keys() - plan.loss_totals.keys())} has "
+                "loss_shares and no loss_total")
+    for module, whole in plan.loss_totals.items():
+        own = sums.get(module, [0, 0])
+        if max(whole) <= 0 or own[0] > whole.tokens or own[1] > whole.instances:
+            return (f"the loss_total of module {module} is {tuple(whole)} "
+                    f"tokens and instances; one must be > 0, and its "
+                    f"loss_shares are {tuple(own)}")
+    modules = plan.loss_totals.keys() | sums.keys()
+    mine: Set[int] = set(ranks)
+    for t in plan.tasks.values():
+        place = (t.module, t.microbatch, t.sub)
+        if (t.kind == "F" and t.rank in mine and t.module in modules and
+                place not in plan.loss_shares):
+            return f"{_named(place)} has no loss_share, but its module has"
+    return None
+
+
+def _named(place: Place) -> str:
+    return (f"module {place[0]}, microbatch {place[1]}, sub-microbatch "
+            f"{place[2]}")

@@ -95,6 +95,19 @@ def misfit(plan: Plan, *, job_id: str, step: int, replica: int,
                  None))
 
 
+def cut_sample(plan: Plan) -> Optional[str]:
+    """Returns which sample the plan cuts, and how to avoid it, or None."""
+    for m, micro in enumerate(plan.microbatches):
+        for sample in micro.cut_samples():
+            return (f"sample {sample} is longer than a microbatch, so that "
+                    f"microbatch {m} has a part of it only "
+                    "(Microbatch.pieces); give Session cuts_samples=True if "
+                    "the trainer cuts samples so, or else shorten the sample "
+                    "or raise the job's limits of a microbatch, such as "
+                    "training.microbatch_tokens")
+    return None
+
+
 def other_samples(plan: Plan, own: Sequence[Microbatch]) -> Optional[str]:
     """Returns in words where the plan has other samples in a microbatch than
     the trainer has put there, or other counts of their instances, or None."""

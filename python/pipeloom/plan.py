@@ -12,6 +12,7 @@ from typing import (Any, Dict, Iterable, List, Mapping, NamedTuple, Optional,
 
 from pipeloom.check import InvalidPlan, check_plan
 from pipeloom.loss import LossShare, Place, resized
+from pipeloom.sample import Sample
 
 _KINDS = {1: "F", 2: "B", 3: "W"}
 
@@ -67,10 +68,24 @@ class SubMicrobatch:
 @dataclasses.dataclass(frozen=True)
 class Microbatch:
     """Samples, as indices in the submitted batch. `loss_weight` is the weight
-    of the microbatch's mean loss in the step's loss."""
+    of the microbatch's mean loss in the step's loss.
+
+    A sample longer than a microbatch is cut by the service, and only a part of
+    it is in this microbatch. `pieces` is empty if all samples are whole; else
+    pieces[k] has the sizes of the part of samples[k], or is None if that is
+    whole.
+    The parts of a sample take its text tokens, images, clips and recordings in
+    order, and are in several microbatches (of several replicas, if their batch
+    was submitted for all of them)."""
     samples: Tuple[int, ...]
     loss_weight: float = 1.0
     subs: Tuple[SubMicrobatch, ...] = ()
+    pieces: Tuple[Optional[Sample], ...] = ()
+
+    def cut_samples(self) -> Tuple[int, ...]:
+        """Returns those of the samples of which a part only is here."""
+        return tuple(sample for sample, piece in zip(self.samples, self.pieces)
+                     if piece is not None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,8 +242,25 @@ def _microbatches(protos: Any) -> Tuple[Microbatch, ...]:
             tuple(s.sample for s in m.samples), m.loss_weight,
             tuple(SubMicrobatch(s.module, s.index, s.first_instance,
                                 s.instances, s.tokens, s.output_tokens)
-                  for s in m.sub_microbatches))
+                  for s in m.sub_microbatches),
+            _pieces(m.samples))
         for m in protos)
+
+
+def _pieces(samples: Any) -> Tuple[Optional[Sample], ...]:
+    if not any(s.HasField("piece") for s in samples):
+        return ()
+    return tuple(_sizes(s.piece) if s.HasField("piece") else None
+                 for s in samples)
+
+
+def _sizes(sample: Any) -> Sample:
+    return Sample(
+        sample.text_tokens,
+        tuple((i.width_px, i.height_px) for i in sample.images),
+        tuple({field.name: value for field, value in v.ListFields()}
+              for v in sample.videos),
+        tuple(sample.audio_seconds))
 
 
 def _enum_name(enum: str, number: int) -> str:

@@ -71,13 +71,16 @@ class Session:
     `submits`: whether this process sends the batches that it knows; by default
     rank 0 does, and other ranks only after they have lost a connection, since
     the service may have lost the batches, too. `attempt`: that of the job, and
-    one more whenever the training goes back. `counts`: numbers of successes and
-    failures by kind. Threads: any.
+    one more whenever the training goes back. `cuts_samples`: whether the
+    trainer cuts samples that are longer than a microbatch as Microbatch.pieces
+    says; if not, the session refuses steps with such a sample. `counts`:
+    numbers of successes and failures by kind. Threads: any.
     """
 
     def __init__(self, client: Client, job: Job, *, rank: Optional[int] = None,
                  replica: int = 0, submits: Optional[bool] = None,
-                 strict: bool = False, plan_timeout: float = 60.0,
+                 strict: bool = False, cuts_samples: bool = False,
+                 plan_timeout: float = 60.0,
                  call_timeout: float = 5.0,
                  pauses: Tuple[float, float] = (0.05, 1.0)) -> None:
         self.client = client
@@ -85,6 +88,7 @@ class Session:
         self.rank = rank
         self.replica = replica
         self.strict = strict
+        self._cuts_samples = cuts_samples
         self.attempt = job.attempt
         self._frozen = frozen_modules(job)
         self._submits = (rank in (None, 0)) if submits is None else submits
@@ -448,6 +452,9 @@ class Session:
         if wrong is not None:
             self.counts["misfits"] += 1
             raise MisfitError(call.step, wrong)
+        cut = None if self._cuts_samples else fit.cut_sample(plan)
+        if cut is not None:  # The service would plan it so again.
+            raise PlannerError(grpc.StatusCode.FAILED_PRECONDITION, cut)
         with self._cond:
             call.done = True
             if call.step >= self._first:

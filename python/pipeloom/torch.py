@@ -42,7 +42,8 @@ from torch.utils.checkpoint import checkpoint
 from pipeloom.check import InvalidPlan, check_plan
 from pipeloom.host_store import HostStore
 from pipeloom.loss import LossOver, check_over, weigh
-from pipeloom.plan import Plan, Task
+from pipeloom.plan import Microbatch, Plan, SubMicrobatch, Task
+from pipeloom.sample import Sample
 from pipeloom.recompute import making_again, rng_state, with_rng
 from pipeloom.torch_agreement import (Agreement, agreement, of_first_rank,
                                       same_everywhere)
@@ -57,7 +58,8 @@ __all__ = ["Agreement", "Executor", "InvalidPlan", "PlanMismatch",
 @dataclasses.dataclass(frozen=True)
 class WorkItem:
     """The work of one call of a stage. `loss_weight` is the weight of the mean
-    loss of this sub-microbatch; of the microbatch if its module has none."""
+    loss of this sub-microbatch; of the microbatch if its module has none.
+    `pieces` are those of Microbatch: which samples are here in part."""
     task: int
     module: str
     stage: int
@@ -68,6 +70,7 @@ class WorkItem:
     instances: int
     loss_weight: float
     batch: Any
+    pieces: Tuple[Optional[Sample], ...] = ()
 
 
 @dataclasses.dataclass
@@ -391,19 +394,17 @@ class _Step:
 
     def _item(self, t: int) -> WorkItem:
         task = self.plan.tasks[t]
-        samples: Tuple[int, ...] = ()
-        first, instances, weight = 0, 0, 1.0
+        m = Microbatch(())
         if task.microbatch < len(self.plan.microbatches):
             m = self.plan.microbatches[task.microbatch]
-            samples, weight = m.samples, m.loss_weight
-            for s in m.subs:
-                if s.module == task.module and s.index == task.sub:
-                    first, instances = s.first_instance, s.instances
+        sub = next((s for s in m.subs if s.module == task.module and
+                    s.index == task.sub), SubMicrobatch(task.module))
         weight = self.weights.get((task.module, task.microbatch, task.sub),
-                                  weight)
+                                  m.loss_weight)
         return WorkItem(t, self.plan.module_names[task.module], task.stage,
-                        task.microbatch, task.sub, samples, first, instances,
-                        weight, self.batch)
+                        task.microbatch, task.sub, m.samples,
+                        sub.first_instance, sub.instances, weight, self.batch,
+                        m.pieces)
 
     def _compute(self, t: int) -> None:
         task = self.plan.tasks[t]

@@ -435,6 +435,39 @@ class SharesTest(FaultsTest):
                 self.assertEqual(session.counts["misfits"], 2)
             session.close()
 
+    def test_a_cut_sample_is_refused_unless_the_trainer_cuts_samples(self):
+        def cut(share):
+            first, second = share.microbatches
+            first.samples[0].piece.text_tokens = 2
+            part = second.samples.add(sample=0)
+            part.piece.text_tokens = 3
+            part.piece.images.add(width_px=10, height_px=20)
+            part.piece.videos.add(frames=4, seconds=0.5)
+            part.piece.audio_seconds.append(1.5)
+
+        planner = self.planner()
+        planner.spoil = cut
+        session = self.session(planner, pauses=(0.01, 0.05))
+        session.expect(0, text(5, 6))
+        self.assertIsNone(session.wait(0, 60.0))
+        self.assertRegex(session.refusal(0), "sample 0 is longer than a micro"
+                         "batch, .* microbatch 0 .*cuts_samples=True.*"
+                         "training.microbatch_tokens")
+        self.assertEqual(session.counts["refused"], 1)
+        cutting = self.session(planner, cuts_samples=True)
+        cutting.expect(0, text(5, 6))
+        first, second = cutting.wait(0, 60.0).microbatches
+        self.assertEqual((first.samples, first.pieces),
+                         ((0,), (pipeloom.Sample(2),)))
+        self.assertEqual((second.samples, second.pieces), ((1, 0), (
+            None, pipeloom.Sample(3, ((10, 20),),
+                                  ({"frames": 4, "seconds": 0.5},), (1.5,)))))
+        self.assertEqual(second.cut_samples(), (0,))
+        planner.spoil = lambda share: None
+        session.expect(1, text(5, 6))
+        for micro in session.wait(1, 60.0).microbatches:
+            self.assertEqual((micro.pieces, micro.cut_samples()), ((), ()))
+
     def test_no_rank_runs_what_one_refused(self):
         planner = self.planner()
         group = self.group(planner)

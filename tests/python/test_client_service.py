@@ -136,6 +136,38 @@ class ClientServiceTest(unittest.TestCase):
         self.assertEqual([s.counts["dropped_reports"] for s in sessions],
                          [0] * len(sessions))
 
+    def test_a_sample_longer_than_a_microbatch_comes_in_pieces(self):
+        server = self.start()
+        with open(os.path.join(ROOT, "workloads/jobs/llama3-8b.json"),
+                  encoding="utf-8") as file:
+            job = json_format.Parse(file.read(), messages.Job())
+        job.training.microbatches, job.parallel.dp = 4, 1
+        job.search.schedule = "1f1b"
+        samples = [pipeloom.Sample(n) for n in (20000, 300, 400)]
+        with pipeloom.Client(server.target) as client:
+            opened = client.open_job(job, samples, partition_time=0)
+            refusing = pipeloom.Session(client, opened, rank=0)
+            self.addCleanup(refusing.close)
+            refusing.expect(0, samples)
+            self.assertIsNone(refusing.wait(0, 60.0))
+            self.assertIn("sample 0 is longer than a microbatch",
+                          refusing.refusal(0))
+            session = pipeloom.Session(client, opened, rank=0,
+                                       cuts_samples=True)
+            self.addCleanup(session.close)
+            session.expect(0, samples)
+            parts, whole = [], []
+            for micro in session.wait(0, 60.0).microbatches:
+                pieces = micro.pieces or (None,) * len(micro.samples)
+                self.assertEqual(len(pieces), len(micro.samples))
+                parts += [(s, p) for s, p in zip(micro.samples, pieces) if p]
+                whole += [s for s, p in zip(micro.samples, pieces) if not p]
+            self.assertEqual(sorted(whole), [1, 2])
+            self.assertEqual({s for s, _ in parts}, {0})
+            self.assertEqual(sum(p.text_tokens for _, p in parts), 20000)
+            self.assertLessEqual(max(p.text_tokens for _, p in parts),
+                                 job.training.microbatch_tokens)
+
     def test_only_the_key_closes_a_job(self):
         server = self.start()
         job = self.open(server.target, close_key="secret")

@@ -70,6 +70,12 @@ def check_samples(family: Family, plan: Plan,
             raise SampleError(f"sample {i}: {error}") from None
     seen: List[int] = []
     for m, microbatch in enumerate(plan.microbatches):
+        if microbatch.cut_samples():
+            raise SampleError(
+                f"sample {microbatch.cut_samples()[0]} is longer than a "
+                f"microbatch, and microbatch {m} of the plan has a part of it: "
+                "samples are not cut here; raise training.microbatch_tokens of "
+                "the job, or shorten the sample")
         for i in microbatch.samples:
             if not 0 <= i < len(samples):
                 raise SampleError(

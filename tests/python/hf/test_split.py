@@ -31,6 +31,7 @@ if HAVE_ALL:
     from pipeloom.hf.partition import check_partition
     from pipeloom.loss import LossShare
     from pipeloom.plan import SubMicrobatch
+    from pipeloom.sample import Sample as PipeloomSample
     import tiny_model
 
 NAMES = ("vision", "text")
@@ -243,6 +244,13 @@ class SplitTest(unittest.TestCase):
         with self.assertRaisesRegex(hf.SampleError, "with_microbatches"):
             check_samples(family, dataclasses.replace(plan, microbatches=()),
                           samples)
+        part = PipeloomSample(1)
+        with self.assertRaisesRegex(hf.SampleError, "sample .* is longer than "
+                                    "a microbatch.*microbatch_tokens"):
+            check_samples(family, dataclasses.replace(
+                plan, microbatches=tuple(
+                    dataclasses.replace(m, pieces=(part,) * len(m.samples))
+                    for m in plan.microbatches)), samples)
         divided = dataclasses.replace(plan, microbatches=tuple(
             dataclasses.replace(m, subs=tuple(
                 s for s in m.subs if s.module == 0) + (

@@ -231,7 +231,8 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Closes the connection. Calls under way end with CANCELLED."""
+        """Closes the connection. Calls under way, and later ones, end with
+        CANCELLED."""
         with self._lock:
             self._closed = True
             channel = self._channel
@@ -282,8 +283,15 @@ class Client:
 
     # -- Calls -------------------------------------------------------------
 
+    @staticmethod
+    def _closed_error() -> PlannerError:
+        return PlannerError(grpc.StatusCode.CANCELLED,
+                            "the client is closed; make a new one")
+
     def _stub(self, method: str) -> Any:
         with self._lock:
+            if self._closed:
+                raise self._closed_error()
             if method not in self._calls:
                 self._calls[method] = self._channel.unary_unary(
                     _SERVICE + method,
@@ -307,6 +315,10 @@ class Client:
                 return parsed(response, self._stub(method)(
                     request, timeout=max(left, 0.001),
                     metadata=self._metadata))
+            except ValueError:
+                if self._closed:  # Since the stub was made.
+                    raise self._closed_error() from None
+                raise
             except grpc.RpcError as error:
                 code = error.code()
                 wait = retry_after(error) or pause * random.uniform(0.5, 1.5)
@@ -405,13 +417,20 @@ class Client:
 
     def watch(self, job_id: str = "") -> Iterator[Any]:
         """Yields the statistics of each plan when it is made, without end."""
-        call = self._channel.unary_stream(
-            _SERVICE + "Watch",
-            request_serializer=lambda m: m.SerializeToString(),
-            response_deserializer=messages.PlanStatistics.FromString)
+        with self._lock:
+            if self._closed:
+                raise self._closed_error()
+            call = self._channel.unary_stream(
+                _SERVICE + "Watch",
+                request_serializer=lambda m: m.SerializeToString(),
+                response_deserializer=messages.PlanStatistics.FromString)
         try:
             yield from call(messages.WatchRequest(job_id=job_id),
                             metadata=self._metadata)
+        except ValueError:
+            if self._closed:
+                raise self._closed_error() from None
+            raise
         except grpc.RpcError as error:
             raise PlannerError(error.code(), error.details() or "") from None
 

@@ -154,6 +154,23 @@ class ClientTest(unittest.TestCase):
         self.assertIn("must not be negative", str(caught.exception))
         self.assertEqual(len(self.fake.requests), asked + 1)
 
+    def test_a_closed_client_says_so(self):
+        stubs = self.client._stub("GetPlan")
+        self.client.close()
+        for call in (lambda: self.client.plan("job", 1),
+                     lambda: self.client.rank_plan("job", 1, 0, 0),
+                     lambda: self.client.open_job("dip-vlm-s"),
+                     lambda: self.client.close_job("job"),
+                     self.client.list_jobs, lambda: next(self.client.watch())):
+            with self.assertRaisesRegex(pipeloom.PlannerError,
+                                        "CANCELLED: the client is closed"):
+                call()
+        # Closed between the beginning of a call and its sending.
+        self.client._stub = lambda method: stubs
+        with self.assertRaisesRegex(pipeloom.PlannerError,
+                                    "CANCELLED: the client is closed"):
+            self.client.plan("job", 1)
+
     def test_the_prefetcher_is_ahead_and_keeps_the_order(self):
         read = []
 

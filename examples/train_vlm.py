@@ -451,6 +451,11 @@ def train(rank, args, port, out):
     dist.destroy_process_group()
 
 
+def predicted(seconds):
+    """Returns a cell of the table; 0: the plan predicts no time."""
+    return f"{seconds * 1e3:7.1f} ms" if seconds > 0 else f"{'-':>10}"
+
+
 def show(result, tolerance):
     print("      measured               predicted")
     print("step  static     dynamic     static     dynamic    ratio  planning  "
@@ -458,8 +463,8 @@ def show(result, tolerance):
     for row in result["rows"]:
         print(f"{row['step']:4d}  {row['static'] * 1e3:7.1f} ms "
               f"{row['dynamic'] * 1e3:7.1f} ms  "
-              f"{row['static_predicted'] * 1e3:7.1f} ms "
-              f"{row['dynamic_predicted'] * 1e3:7.1f} ms  "
+              f"{predicted(row['static_predicted'])} "
+              f"{predicted(row['dynamic_predicted'])}  "
               f"{row['static'] / row['dynamic']:5.2f}  "
               f"{row['dynamic_plan'] * 1e3:5.1f} ms  {row['loss']:.6f}   "
               f"{row['difference']:.1e}")

@@ -56,6 +56,19 @@ class PlansMadeHereTest(unittest.TestCase):
         kinds = ["".join(graph.tasks[t].kind for t in o) for o in orders]
         self.assertEqual(kinds, ["FFBFBB", "FBFBFB"])
 
+    def test_the_predicted_time_is_that_of_the_tasks(self):
+        def cost(kind, *_):
+            return {"F": 10, "B": 20}[kind]
+
+        plan = pipeloom.static_plan(two_rank_stages(), (), microbatches(3),
+                                    ("text",), cost=cost)
+        # 1F1B: each of three microbatches, and one pass each way to fill it.
+        self.assertEqual(plan.predicted_step_time_ns, 4 * 30)
+        self.assertEqual(static(0, microbatches(3)).predicted_step_time_ns, 0)
+        graph = sp.build_graph(two_rank_stages(), (), [{0: 1}] * 3, cost)
+        self.assertEqual(sp.makespan_ns(graph, sp.gpipe_orders(graph, 2)),
+                         4 * 30)
+
     def test_a_deadlock_is_found(self):
         import dataclasses
         plan = static(0, microbatches(2))

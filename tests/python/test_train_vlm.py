@@ -43,6 +43,11 @@ class TrainVlmTest(unittest.TestCase):
         self.assertLess(figures["worst"], 1e-5)
         self.assertEqual([r["dynamic_name"] for r in figures["rows"]],
                          ["search"] * 2)
+        for row in figures["rows"]:
+            for which in ("static", "dynamic"):
+                self.assertGreater(row[which + "_predicted"], 0.0)
+                # Tasks last as long as the plan says.
+                self.assertLess(row[which + "_predicted"], row[which])
 
     @unittest.skipUnless(os.access(SERVICE, os.X_OK), "no service was built")
     def test_planned_by_the_service(self):

@@ -179,9 +179,9 @@ class Executor:
 
     loss_fn    returns the mean loss of a sub-microbatch, on the last stage of
                a module with a loss
-    loss_over  what the means of loss_fn are over: "tokens" (all that the module
-               works on, images and text alike), "instances" or "text" (the
-               text tokens that Microbatch.loss_weight counts); a dict: by the
+    loss_over  what the means of loss_fn are over: "text" (the text tokens that
+               Microbatch.loss_weight counts), "tokens" (all that the module
+               works on, images and text alike) or "instances"; a dict: by the
                name of the module. Weights that are the trainer's own are kept
                (PlanProvider.expect with microbatch_of)
     group      the pipeline's processes, in the order of ranks; None: all
@@ -223,7 +223,7 @@ class Executor:
                  on_task: Optional[Callable[[Plan, int], Any]] = None,
                  check_agreement: bool = True,
                  ordered: Optional[bool] = None,
-                 loss_over: LossOver = "tokens") -> None:
+                 loss_over: LossOver = "text") -> None:
         check_over(loss_over)
         self.stages = dict(stages)
         self.rank = rank

@@ -305,7 +305,8 @@ def worker(rank, port, queue):
         parts = build()
         mine = {s: parts[s] for s in range(len(STAGES))
                 if STAGES[s].rank == rank}
-        executor = Executor(mine, rank=rank, loss_fn=lambda output, item:
+        executor = Executor(mine, rank=rank, loss_over="tokens",
+                            loss_fn=lambda output, item:
                             mean_loss(output, MODULES.index(item.module)))
         for seed, cuts in enumerate(CUTS):
             micro = described(cuts, seed)
@@ -329,7 +330,8 @@ def worker(rank, port, queue):
                         worst = max(worst,
                                     float((a.grad - b.grad).abs().max()))
         # A module whose loss_fn returns None has no loss in this training.
-        silent = Executor(mine, rank=rank, loss_fn=lambda output, item: (
+        silent = Executor(mine, rank=rank, loss_over="tokens",
+                          loss_fn=lambda output, item: (
             mean_loss(output, 1) if item.module == "image" else None))
         reference = build()
         for part in parts:

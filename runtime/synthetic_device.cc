@@ -102,4 +102,12 @@ std::unique_ptr<Device> MakeSyntheticDevice(const DeviceContext& context) {
   return std::make_unique<SyntheticDevice>(context);
 }
 
+StepTrace WithTimesSpent(const StageGraph& graph, StepTrace trace) {
+  for (Span& span : trace.spans) {
+    if (span.kind != SpanKind::kTask) continue;
+    span.end = span.start + graph.task(span.task).duration;
+  }
+  return trace;
+}
+
 }  // namespace pipeloom::runtime

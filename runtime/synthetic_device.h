@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "ir/plan/stage_graph.h"
+#include "ir/plan/step_trace.h"
 #include "runtime/device.h"
 
 namespace pipeloom::runtime {
@@ -52,6 +54,13 @@ class SyntheticDevice final : public Device {
 };
 
 std::unique_ptr<Device> MakeSyntheticDevice(const DeviceContext& context);
+
+// Returns a trace of this device with the time that was spent on each task as
+// the length of its span; each begins where it did. Spans hold wall times: a
+// rank that wakes up late begins its task late and ends it on time, so that the
+// span is shorter than the work, down to nothing (runtime/rank_clock.h).
+// REQUIRES: the trace is of a plan with this graph.
+StepTrace WithTimesSpent(const StageGraph& graph, StepTrace trace);
 
 }  // namespace pipeloom::runtime
 

@@ -280,6 +280,13 @@ class PlanCommand : public Command {
            studies::GraphNotes(input.job, steps[0].slowest().microbatches)) {
         output.notes.push_back(std::move(note));
       }
+      double mfu = 0;
+      for (const studies::PlannedStep& step : steps) {
+        mfu = std::max(mfu, step.mfu());
+      }
+      for (std::string& note : studies::MfuNotes(input.job, mfu)) {
+        output.notes.push_back(std::move(note));
+      }
     }
     for (const std::string& note : output.notes) {
       context.warn(absl::StrCat("note: ", note));

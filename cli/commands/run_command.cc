@@ -221,8 +221,11 @@ class RunCommand : public Command {
             if (!learn_.empty()) {
               const absl::Status status =
                   learned
-                      .Learn(plan->graph, trace,
-                             applied.Factors(plan->graph.module_names()))
+                      .Learn(plan->graph,
+                             runtime::WithTimesSpent(plan->graph, trace),
+                             applied.Factors(
+                                 plan->graph.module_names(),
+                                 emulator::CostLearner::kMaxCorrection))
                       .status();
               if (!status.ok()) return status;
             }

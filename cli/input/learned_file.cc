@@ -1,8 +1,11 @@
 #include "cli/input/learned_file.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "cli/console/files.h"
 #include "studies/job/planner_input.h"
@@ -19,30 +22,55 @@ absl::StatusOr<emulator::CostLearner> ReadLearned(const std::string& path) {
 }
 
 absl::Status ApplyLearned(const std::string& path,
-                          emulator::StageCostModel* costs) {
+                          emulator::StageCostModel* costs, double most) {
   if (path.empty()) return absl::OkStatus();
   PIPELOOM_ASSIGN_OR_RETURN(const emulator::CostLearner learned,
                             ReadLearned(path));
-  SetLearned(learned, costs);
+  SetLearned(learned, most, costs);
   return absl::OkStatus();
 }
 
-void SetLearned(const emulator::CostLearner& learned,
+void SetLearned(const emulator::CostLearner& learned, double most,
                 emulator::StageCostModel* costs) {
   std::vector<std::string> modules;
   for (const ModuleSpec& module : costs->job().model.modules) {
     modules.push_back(module.name);
   }
-  costs->SetCorrections(learned.Factors(modules));
+  costs->SetCorrections(learned.Factors(modules, most));
+}
+
+absl::Status NoteClamped(const std::string& path, double most,
+                         const ModelSpec& model, const Context& context) {
+  if (path.empty()) return absl::OkStatus();
+  PIPELOOM_ASSIGN_OR_RETURN(const emulator::CostLearner learned,
+                            ReadLearned(path));
+  std::vector<std::string> clamped;
+  for (const ModuleSpec& module : model.modules) {
+    for (const Pass pass :
+         {Pass::kForward, Pass::kBackward, Pass::kWeightGrad}) {
+      if (learned.Tasks(module.name, pass) == 0) continue;
+      const double factor = learned.Factor(module.name, pass);
+      if (factor == std::clamp(factor, 1 / most, most)) continue;
+      clamped.push_back(absl::StrFormat("%s pass %c (%.3g)", module.name,
+                                        PassLetter(pass), factor));
+    }
+  }
+  if (clamped.empty()) return absl::OkStatus();
+  context.warn(absl::StrFormat(
+      "note: --learned %s: measured over priced time is outside [%g, %g] for "
+      "%s; the nearer end is used, as such times were not measured on this "
+      "job's GPUs",
+      path, 1 / most, most, absl::StrJoin(clamped, ", ")));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<planner::JobPlanner>> PlannerOf(
     const studies::JobInput& input, const std::string& strategy,
-    const std::string& learned, std::stop_token stop) {
+    const std::string& learned, double most, std::stop_token stop) {
   return studies::MakeJobPlanner(
       input, strategy, /*operators=*/nullptr,
-      [&learned](emulator::StageCostModel* costs) {
-        return ApplyLearned(learned, costs);
+      [&learned, most](emulator::StageCostModel* costs) {
+        return ApplyLearned(learned, costs, most);
       },
       /*partition=*/std::nullopt, std::move(stop));
 }

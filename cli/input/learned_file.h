@@ -9,8 +9,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "cli/console/command.h"
 #include "emulator/calibration/cost_learner.h"
 #include "emulator/stage/stage_cost.h"
+#include "ir/job/model_spec.h"
 #include "planner/job/job_planner.h"
 #include "studies/job/job_input.h"
 
@@ -18,19 +20,26 @@ namespace pipeloom::cli {
 
 // Reads a file of learned costs. Errors name the file.
 absl::StatusOr<emulator::CostLearner> ReadLearned(const std::string& path);
-// Reads the file and applies it to `costs`. Does nothing if `path` is empty.
+// Reads the file and applies it to `costs`, each factor clamped to [1 / most,
+// most]. Does nothing if `path` is empty.
 absl::Status ApplyLearned(const std::string& path,
-                          emulator::StageCostModel* costs);
-// Multiplies the times of `costs` by the learned factors.
-void SetLearned(const emulator::CostLearner& learned,
+                          emulator::StageCostModel* costs,
+                          double most = emulator::CostLearner::kMaxCorrection);
+// Multiplies the times of `costs` by the learned factors, each clamped to
+// [1 / most, most].
+void SetLearned(const emulator::CostLearner& learned, double most,
                 emulator::StageCostModel* costs);
+// Warns of the measured factors of the file that ApplyLearned() clamps. Does
+// nothing if `path` is empty.
+absl::Status NoteClamped(const std::string& path, double most,
+                         const ModelSpec& model, const Context& context);
 
 // Makes the planner of the job with the strategy's own partition. `strategy`:
-// empty for the job's; `learned`: a file of measured times, or empty; `stop`
-// ends the strategy's choice.
+// empty for the job's; `learned`: a file of measured times, or empty; `most` as
+// for ApplyLearned(); `stop` ends the strategy's choice.
 absl::StatusOr<std::unique_ptr<planner::JobPlanner>> PlannerOf(
     const studies::JobInput& input, const std::string& strategy,
-    const std::string& learned, std::stop_token stop);
+    const std::string& learned, double most, std::stop_token stop);
 
 }  // namespace pipeloom::cli
 

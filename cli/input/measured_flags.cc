@@ -66,7 +66,11 @@ absl::Status ApplyMeasured(const MeasuredFlags& flags,
                            const studies::SearchSettings& settings,
                            const Context& context,
                            emulator::StageCostModel* costs) {
-  if (flags.traces.empty()) return ApplyLearned(flags.learned, costs);
+  if (flags.traces.empty()) {
+    PIPELOOM_RETURN_IF_ERROR(ApplyLearned(flags.learned, costs));
+    return NoteClamped(flags.learned, emulator::CostLearner::kMaxCorrection,
+                       input.job.model, context);
+  }
   if (!flags.learned.empty()) {
     return UsageError("--learned and --costs-from: give one of them");
   }
@@ -100,7 +104,7 @@ absl::Status ApplyMeasured(const MeasuredFlags& flags,
       if (first.ok()) first = learned.status();
       continue;
     }
-    SetLearned(*learned, costs);
+    SetLearned(*learned, emulator::CostLearner::kMaxFactor, costs);
     context.warn(
         absl::StrFormat("note: measured over priced, %d tasks of %s: %s",
                         step.plan.graph.num_tasks(),

@@ -49,12 +49,12 @@ bool SameLayout(const JobSpec& a, const JobSpec& b) {
 absl::StatusOr<Partition> GivenPartition(
     const studies::JobInput& input, const PlanningFlags& flags,
     const studies::SearchSettings& settings, const std::string& learned,
-    const Context& context) {
+    const Context& context, double most) {
   PIPELOOM_ASSIGN_OR_RETURN(const auto strategy,
                             planner::MakeStrategy(flags.strategy.value_or(
                                 input.job.search.schedule)));
   emulator::StageCostModel costs(input.job, studies::CostsOf(input));
-  PIPELOOM_RETURN_IF_ERROR(ApplyLearned(learned, &costs));
+  PIPELOOM_RETURN_IF_ERROR(ApplyLearned(learned, &costs, most));
   PIPELOOM_ASSIGN_OR_RETURN(
       planner::PreparedJob prepared,
       PrepareWithPartition(input, *strategy, costs, flags.partition, settings,
@@ -134,22 +134,25 @@ absl::StatusOr<studies::JobInput> ReadPlannedJob(const std::string& job,
 
 absl::StatusOr<std::unique_ptr<planner::JobPlanner>> MakePlanner(
     const studies::JobInput& input, const PlanningFlags& flags,
-    const std::string& learned, const Context& context) {
+    const std::string& learned, const Context& context, double most) {
+  PIPELOOM_RETURN_IF_ERROR(
+      NoteClamped(learned, most, input.job.model, context));
   const std::string strategy = flags.strategy.value_or("");
   PIPELOOM_ASSIGN_OR_RETURN(
       const std::string source,
       SourceOf(flags.partition.source,
                strategy.empty() ? input.job.search.schedule : strategy));
   if (source == "rule") {
-    return PlannerOf(input, strategy, learned, context.stop);
+    return PlannerOf(input, strategy, learned, most, context.stop);
   }
   PIPELOOM_ASSIGN_OR_RETURN(
       Partition partition,
-      GivenPartition(input, flags, SettingsOf(flags, input), learned, context));
+      GivenPartition(input, flags, SettingsOf(flags, input), learned, context,
+                     most));
   return studies::MakeJobPlanner(
       input, strategy, /*operators=*/nullptr,
-      [&learned](emulator::StageCostModel* costs) {
-        return ApplyLearned(learned, costs);
+      [&learned, most](emulator::StageCostModel* costs) {
+        return ApplyLearned(learned, costs, most);
       },
       std::move(partition));
 }
@@ -204,7 +207,8 @@ absl::StatusOr<WhatIfBase> ReadWhatIfBase(const std::string& job,
         quiet.warn = [](absl::string_view) {};
         studies::SearchSettings settings = SettingsOf(flags, changed);
         settings.threads = 1;
-        return GivenPartition(changed, flags, settings, /*learned=*/"", quiet);
+        return GivenPartition(changed, flags, settings, /*learned=*/"", quiet,
+                              emulator::CostLearner::kMaxCorrection);
       };
   return base;
 }

@@ -14,6 +14,7 @@
 #include "cli/console/command.h"
 #include "cli/input/job_input.h"
 #include "cli/input/partition_input.h"
+#include "emulator/calibration/cost_learner.h"
 #include "planner/job/job_planner.h"
 #include "studies/whatif/whatif_run.h"
 
@@ -45,10 +46,12 @@ absl::StatusOr<studies::JobInput> ReadPlannedJob(const std::string& job,
                                                  const Context& context);
 
 // Makes the planner of the job with the strategy and the partition of the
-// flags. `learned`: a file of measured times, or empty.
+// flags. `learned`: a file of measured times, or empty; its factors are clamped
+// to [1 / most, most], with a note.
 absl::StatusOr<std::unique_ptr<planner::JobPlanner>> MakePlanner(
     const studies::JobInput& input, const PlanningFlags& flags,
-    const std::string& learned, const Context& context);
+    const std::string& learned, const Context& context,
+    double most = emulator::CostLearner::kMaxCorrection);
 
 // Returns the search's effective settings, and whether it defers surplus.
 studies::SearchSettings SettingsOf(const PlanningFlags& flags,

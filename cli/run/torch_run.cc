@@ -326,7 +326,9 @@ absl::Status Train(const TorchRun& run, runtime::TorchEntryPoint make_trainer,
   const JobSpec& job = input.job;
   PIPELOOM_ASSIGN_OR_RETURN(
       const auto planner,
-      MakePlanner(input, run.source, run.source.learned, context));
+      // The job is of GPUs, and the times are of a small model on this machine.
+      MakePlanner(input, run.source, run.source.learned, context,
+                  emulator::CostLearner::kMaxFactor));
   const planner::PreparedJob& prepared = planner->prepared();
 
   runtime::TorchSetup setup{.model = job.model,

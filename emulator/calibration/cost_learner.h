@@ -65,6 +65,10 @@ class CostLearner {
   static constexpr int64_t kFewTasks = 16;
   // Ratios are clamped to [1 / kMaxFactor, kMaxFactor].
   static constexpr double kMaxFactor = 1e6;
+  // Prices of a job are multiplied by factors in [1 / kMaxCorrection,
+  // kMaxCorrection] only: what lies outside was not measured on the job's GPUs,
+  // and neither a client's report nor a file may price a job with it.
+  static constexpr double kMaxCorrection = 8;
 
   // Learns from the measured trace of a plan with this graph. `applied`,
   // indexed by the graph's modules, are the factors with which its durations

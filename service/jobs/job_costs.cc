@@ -7,11 +7,6 @@
 #include "base/status_macros.h"
 
 namespace pipeloom::service {
-namespace {
-
-constexpr double kMaxFactor = 8;
-
-}  // namespace
 
 absl::Status CheckReport(const StepTrace& trace, const StageGraph& graph) {
   if (trace.num_ranks != graph.num_ranks()) {
@@ -52,7 +47,7 @@ IdVector<ModuleId, emulator::PassFactors> FactorsOf(
     const emulator::CostLearner& learned, const ModelSpec& model) {
   std::vector<std::string> modules;
   for (const ModuleSpec& module : model.modules) modules.push_back(module.name);
-  return learned.Factors(modules, kMaxFactor);
+  return learned.Factors(modules, emulator::CostLearner::kMaxCorrection);
 }
 
 void AppendCorrections(const emulator::CostLearner& learned,

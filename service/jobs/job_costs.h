@@ -22,8 +22,8 @@ namespace pipeloom::service {
 // for nothing. O(spans + tasks).
 absl::Status CheckReport(const StepTrace& trace, const StageGraph& graph);
 
-// Returns the factors by which the prices of a job's modules are multiplied. A
-// client's report cannot change a price by more than a factor of 8.
+// Returns the factors by which the prices of a job's modules are multiplied, at
+// most CostLearner::kMaxCorrection and at least its inverse.
 IdVector<ModuleId, emulator::PassFactors> FactorsOf(
     const emulator::CostLearner& learned, const ModelSpec& model);
 

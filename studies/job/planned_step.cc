@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "ir/job/device_generation.h"
 #include "partition/batching/balance_step.h"
 #include "planner/bounds/job_bound.h"
 #include "planner/job/plan_deferred.h"
@@ -18,6 +21,23 @@ namespace {
 
 // The number of latest steps that a search may go on from.
 constexpr size_t kCarried = 8;
+
+// Returns the highest MFU that products on a device allow. `precision`: of all
+// modules on it; absent: each module's own.
+double MostMfu(const JobSpec& job, const DeviceSpec& device,
+               std::optional<Precision> precision) {
+  bool low = job.setup.fp8_products;
+  for (const ModuleSpec& module : job.model.modules) {
+    low |= precision.value_or(module.precision) == Precision::kFp8;
+  }
+  if (!low) return 1;
+  const bool fp4 = job.setup.fp8_recipe == Fp8Recipe::kFp4 ||
+                   job.setup.fp8_recipe == Fp8Recipe::kFp4Plain;
+  // FP4 products are twice as fast as those in fp8.
+  return std::max(1.0, device.fp8.flops_per_second /
+                           device.bf16.flops_per_second *
+                           (fp4 && IsBlackwell(device) ? 2 : 1));
+}
 
 }  // namespace
 
@@ -142,6 +162,20 @@ StepMeans MeansOf(const std::vector<PlannedStep>& steps) {
     means.mfu /= ToSeconds(time);
   }
   return means;
+}
+
+std::vector<std::string> MfuNotes(const JobSpec& job, double mfu) {
+  double most = MostMfu(job, job.cluster.device, std::nullopt);
+  for (const NodeGroup& group : job.cluster.node_groups) {
+    most = std::max(most, MostMfu(job, group.device, group.precision));
+  }
+  if (mfu <= most) return {};
+  return {absl::StrFormat(
+      "MFU is %.1f %%, and the GPUs' peak allows %.0f %%: passes are priced "
+      "shorter than the GPUs can run them; check measured times (--learned, "
+      "--costs-from), the operators' profile (--costs) and "
+      "device.bf16_flops_per_second",
+      100 * mfu, 100 * most)};
 }
 
 Throughput ThroughputOf(const JobSpec& job,

@@ -63,6 +63,11 @@ struct StepMeans {
 };
 StepMeans MeansOf(const std::vector<PlannedStep>& steps);
 
+// Returns a remark if this MFU, a share of the 16-bit peak, is above what the
+// job's GPUs can reach: 1, or as many times 1 as the job's fp8 or FP4 products
+// are faster than 16-bit ones. None otherwise.
+std::vector<std::string> MfuNotes(const JobSpec& job, double mfu);
+
 // Rates of the whole job over several steps.
 struct Throughput {
   double samples_per_second = 0;

@@ -1,0 +1,140 @@
+// Times that runs measure, and plans that are priced with them.
+#include <filesystem>
+#include <fstream>
+#include <regex>
+#include <sstream>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "emulator/calibration/cost_learner.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/cli/run_command.h"
+
+namespace pipeloom::cli {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+using Args = std::vector<std::string>;
+
+class LearnedTest : public ::testing::Test {
+ protected:
+  LearnedTest() {
+    std::string name = ::testing::TempDir() + "/pipeloom-learned-XXXXXX";
+    folder_ = mkdtemp(name.data());
+  }
+  ~LearnedTest() override { std::filesystem::remove_all(folder_); }
+
+  std::string Path(const std::string& name) const {
+    return absl::StrCat(folder_, "/", name);
+  }
+
+  // Returns the outcome of a command on the job's first step.
+  static Outcome OfJob(const std::string& command, const Args& more) {
+    Args args = {command,          "dip-vlm-s", "--batch",    "image_text",
+                 "--microbatches", "2",         "--replicas", "1",
+                 "--evaluations",  "10",        "--threads",  "1"};
+    args.insert(args.end(), more.begin(), more.end());
+    return Pipeloom(args);
+  }
+
+  // Plans with the options; returns the step's time in us, 0 after a failure.
+  static double StepTime(const Args& more, std::string* notes = nullptr) {
+    Args args = more;
+    args.insert(args.end(), {"--format", "json"});
+    const Outcome outcome = OfJob("plan", args);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    if (notes != nullptr) *notes = outcome.err;
+    std::smatch found;
+    double time = 0;
+    if (std::regex_search(outcome.out, found,
+                          std::regex("\"step_time_us\": ([0-9.e+]+)"))) {
+      EXPECT_TRUE(absl::SimpleAtod(found[1].str(), &time));
+    }
+    return time;
+  }
+
+  // Writes a file with one factor for every module and pass.
+  std::string WriteFactor(const std::string& name, double factor) const {
+    emulator::CostLearner learned;
+    for (const char* module : {"vision_encoder", "backbone"}) {
+      for (const Pass pass :
+           {Pass::kForward, Pass::kBackward, Pass::kWeightGrad}) {
+        EXPECT_TRUE(learned.Assume(module, pass, factor, 4).ok());
+      }
+    }
+    std::ofstream(Path(name)) << learned.ToString();
+    return Path(name);
+  }
+
+  std::string folder_{};
+};
+
+// At this time scale a thread wakes up later than its next tasks would have
+// ended, and their spans say nothing of the work.
+TEST_F(LearnedTest, ALateRankDoesNotChangeWhatTheSyntheticDeviceTeaches) {
+  const std::string path = Path("seen.txt");
+  for (const double scale : {1e-5, 1e-4}) {
+    const Outcome run = OfJob("run", {"--steps", "2", "--time-scale",
+                                      absl::StrCat(scale), "--learn", path});
+    ASSERT_EQ(run.code, 0) << run.err;
+  }
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  const auto learned = emulator::CostLearner::Parse(text.str());
+  ASSERT_TRUE(learned.ok()) << learned.status();
+  for (const char* module : {"vision_encoder", "backbone"}) {
+    for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+      EXPECT_GT(learned->Tasks(module, pass), 0);
+      EXPECT_NEAR(learned->Factor(module, pass), 1, 1e-6) << module;
+    }
+  }
+  EXPECT_NEAR(StepTime({"--learned", path}) / StepTime({}), 1, 1e-3);
+}
+
+TEST_F(LearnedTest, ARunWithLearnedTimesLearnsThemAgain) {
+  const std::string twice = WriteFactor("twice.txt", 2);
+  const std::string path = Path("seen.txt");
+  const Outcome run = OfJob(
+      "run", {"--time-scale", "1e-4", "--learned", twice, "--learn", path});
+  ASSERT_EQ(run.code, 0) << run.err;
+  EXPECT_NEAR(StepTime({"--learned", path}) / StepTime({"--learned", twice}), 1,
+              1e-3);
+}
+
+TEST_F(LearnedTest, FactorsOfAnotherMachineAreClampedWithANote) {
+  std::string notes;
+  const double clamped =
+      StepTime({"--learned", WriteFactor("low.txt", 5e-4)}, &notes);
+  EXPECT_THAT(notes, AllOf(HasSubstr("low.txt"), HasSubstr("[0.125, 8]"),
+                           HasSubstr("backbone pass F (0.0005)"),
+                           HasSubstr("MFU is ")));
+  EXPECT_EQ(clamped,
+            StepTime({"--learned", WriteFactor("least.txt", 0.125)}, &notes));
+  EXPECT_THAT(notes, Not(HasSubstr("is outside")));
+  EXPECT_EQ(StepTime({"--learned", WriteFactor("high.txt", 100)}),
+            StepTime({"--learned", WriteFactor("most.txt", 8)}));
+  for (const char* command : {"run", "emulate", "compare"}) {
+    Args args = {"--learned", Path("low.txt")};
+    if (command == std::string("run")) {
+      args.insert(args.end(), {"--time-scale", "1e-4"});
+    }
+    const Outcome outcome = OfJob(command, args);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("low.txt: measured over priced"))
+        << command;
+  }
+}
+
+TEST_F(LearnedTest, AStepAsPricedHasNoNoteOnItsMfu) {
+  std::string notes;
+  EXPECT_GT(StepTime({}, &notes), 0);
+  EXPECT_THAT(notes, Not(HasSubstr("MFU")));
+}
+
+}  // namespace
+}  // namespace pipeloom::cli

@@ -80,6 +80,8 @@ absl::Status MakeSmall(int64_t scale, int64_t ranks, JobSpec* job) {
         "run on the synthetic device",
         job->module_parallelism.front().module));
   }
+  // The scaled model of a layer that the device lacks may be no model at all.
+  PIPELOOM_RETURN_IF_ERROR(runtime::CheckTorchLayers(job->model));
   if (ranks > 0) job->parallel.pp = static_cast<int32_t>(ranks);
   job->model =
       runtime::ScaleModel(job->model, scale, std::max<int64_t>(1, scale / 4));

@@ -328,10 +328,8 @@ ModelSpec ScaleModel(const ModelSpec& model, int64_t width_divisor,
   return scaled;
 }
 
-absl::Status CheckTorchModel(const ModelSpec& model) {
-  PIPELOOM_RETURN_IF_ERROR(ValidateModelSpec(model));
+absl::Status CheckTorchLayers(const ModelSpec& model) {
   for (const ModuleSpec& module : model.modules) {
-    int64_t width = 0;
     for (const LayerId l : module.layers.ids()) {
       const LayerSpec& layer = module.layers[l];
       const AttentionSpec& a = layer.attention;
@@ -354,6 +352,18 @@ absl::Status CheckTorchModel(const ModelSpec& model) {
             "the torch device has no %s yet: module \"%s\", layer %d (%s)",
             std::string(lacks), module.name, l.value(), layer.name));
       }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckTorchModel(const ModelSpec& model) {
+  PIPELOOM_RETURN_IF_ERROR(CheckTorchLayers(model));
+  PIPELOOM_RETURN_IF_ERROR(ValidateModelSpec(model));
+  for (const ModuleSpec& module : model.modules) {
+    int64_t width = 0;
+    for (const LayerId l : module.layers.ids()) {
+      const LayerSpec& layer = module.layers[l];
       const int64_t in =
           layer.kind == LayerKind::kLinears
               ? (layer.linears.empty() ? layer.hidden : layer.linears[0].in)

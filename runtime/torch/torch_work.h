@@ -120,6 +120,10 @@ absl::StatusOr<ExecutionPlan> ResizePlan(const ExecutionPlan& plan,
 ModelSpec ScaleModel(const ModelSpec& model, int64_t width_divisor,
                      int64_t depth_divisor);
 
+// Checks that the device has all kinds of layers of the model, before or after
+// ScaleModel(). Unimplemented names the first layer that it cannot carry out.
+absl::Status CheckTorchLayers(const ModelSpec& model);
+
 // Checks that the device can run the model. Unimplemented names the first layer
 // or edge that it cannot carry out; InvalidArgument: widths do not fit
 // together.

@@ -155,5 +155,21 @@ TEST(TorchModel, LayersThatItLacksAreNamed) {
                                            HasSubstr("experts")));
 }
 
+// The scaled model of these layers is no model: rope_dim stays, head_dim does
+// not.
+TEST(TorchModel, LayersThatItLacksAreNamedBeforeTheModelIsScaled) {
+  JobSpec job = JobOf({});
+  EXPECT_THAT(CheckTorchLayers(job.model), IsOk());
+  AttentionSpec& attention =
+      job.model.modules[ModuleId(0)].layers[LayerId(2)].attention;
+  attention.kv_rank = 512;
+  attention.head_dim = 192;
+  attention.rope_dim = 64;
+  const auto names_it = pipeloom::testing::FailsWith(
+      absl::StatusCode::kUnimplemented, HasSubstr("low-rank attention"));
+  EXPECT_THAT(CheckTorchLayers(job.model), names_it);
+  EXPECT_THAT(CheckTorchModel(ScaleModel(job.model, 64, 1)), names_it);
+}
+
 }  // namespace
 }  // namespace pipeloom::runtime

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -28,6 +29,10 @@ using Key = std::tuple<Pass, StageId, MicrobatchId, int32_t>;
 // Two sums of the same times over layers may differ by this share, and this.
 constexpr double kTolerance = 1e-3;
 constexpr Duration kRounding(1000);
+
+constexpr char kOtherPartition[] =
+    "the plan is of another partition: give the one that it was made with by "
+    "--partition";
 
 Key KeyOf(const Task& task) {
   return {task.pass, task.stage, task.microbatch, task.sub_microbatch};
@@ -126,6 +131,7 @@ class PlanCheck {
     if (graph_.module_names() != job.module_names()) {
       return Fail("its modules have other names or another order than those");
     }
+    PIPELOOM_RETURN_IF_ERROR(CheckStages());
     for (const RankId r : graph_.rank_ids()) {
       const RankSpec& own = graph_.rank(r);
       const RankSpec& right = job.rank(r);
@@ -142,9 +148,69 @@ class PlanCheck {
           {"epilogue", {own.epilogue.count(), right.epilogue.count()}}};
       for (const auto& [name, values] : fields) {
         if (values.first == values.second) continue;
-        return Fail(absl::StrFormat("rank %d: %s is %d; %d is right", r.value(),
-                                    name, values.first, values.second));
+        const std::string differs =
+            absl::StrFormat("rank %d: %s is %d; %d is right", r.value(), name,
+                            values.first, values.second);
+        if (SameWeights(graph_, job) && PlacesOf(graph_) == PlacesOf(job)) {
+          return Fail(differs);
+        }
+        return Fail(absl::StrCat(
+            differs, "; ",
+            WeightsOf(graph_) == WeightsOf(job)
+                ? absl::StrCat("all ranks together hold as much as they should,"
+                               " so ",
+                               kOtherPartition)
+                : "the partition (--partition) or other options of the job "
+                  "are not those of the plan"));
       }
+    }
+    return absl::OkStatus();
+  }
+
+  // Returns whether each rank has the same weights. REQUIRES: as many ranks.
+  static bool SameWeights(const StageGraph& a, const StageGraph& b) {
+    for (const RankId r : a.rank_ids()) {
+      if (a.rank(r).memory.weights != b.rank(r).memory.weights) return false;
+    }
+    return true;
+  }
+  // Returns the weights of all ranks together.
+  static Bytes WeightsOf(const StageGraph& graph) {
+    Bytes sum;
+    for (const RankSpec& rank : graph.ranks()) sum += rank.memory.weights;
+    return sum;
+  }
+
+  // Returns the module and the rank of each stage that has tasks; none if two
+  // tasks of a stage differ in them.
+  using StagePlaces = std::map<StageId, std::pair<ModuleId, RankId>>;
+  static std::optional<StagePlaces> PlacesOf(const StageGraph& graph) {
+    StagePlaces places;
+    for (const Task& task : graph.tasks()) {
+      const std::pair place(task.module, task.rank);
+      if (places.emplace(task.stage, place).first->second != place) return {};
+    }
+    return places;
+  }
+
+  // Checks that stages of the plan are where the partition has them. Says
+  // nothing of a stage that only one of them has: the samples may be others.
+  absl::Status CheckStages() const {
+    const std::optional<StagePlaces> own = PlacesOf(graph_);
+    const std::optional<StagePlaces> job = PlacesOf(fused_.graph());
+    if (!own || !job) return absl::OkStatus();
+    const auto words = [&](const std::pair<ModuleId, RankId>& place) {
+      return absl::StrFormat(
+          "of module \"%s\" on rank %d",
+          graph_.module_names()[static_cast<size_t>(place.first.value())],
+          place.second.value());
+    };
+    for (const auto& [stage, place] : *own) {
+      const auto right = job->find(stage);
+      if (right == job->end() || right->second == place) continue;
+      return Fail(absl::StrFormat("stage %d is %s; %s is right; %s",
+                                  stage.value(), words(place),
+                                  words(right->second), kOtherPartition));
     }
     return absl::OkStatus();
   }

@@ -24,7 +24,8 @@ namespace pipeloom::planner {
 // - The shares of the loss are those of the samples.
 // - The predicted time is the emulated one, on the job's network, to the
 //   nanosecond.
-// FailedPrecondition names the first difference, with what the job says.
+// FailedPrecondition names the first difference, with what the job says, and
+// the partition where its stages or layers are the difference.
 // InvalidArgument: the samples cannot be split on this partition. REQUIRES: the
 // plan passes ValidateExecutionPlan. Costs as much as building the step's graph
 // twice and emulating the plan.

@@ -70,6 +70,37 @@ TEST_F(ValidatePlanTest, TakesTheAttentionDensityOfTheStep) {
                   {"--attention-density", "0.5,0.25"});
 }
 
+TEST_F(ValidatePlanTest, AnotherPartitionIsNamed) {
+  const Args batch = {"--batch", "text",           "--replicas",
+                      "1",       "--microbatches", "4"};
+  const auto validated = [&](const Args& made, const Args& checked) {
+    const Outcome plan = Pipeloom(Joined(
+        Joined({"plan", "llama3-8b", "--evaluations", "5", "--out", plan_},
+               batch),
+        made));
+    EXPECT_EQ(plan.code, 0) << plan.err;
+    return Pipeloom(Joined(
+        Joined({"validate", plan_, "--job", "llama3-8b"}, batch), checked));
+  };
+  // Other stages: those of interleaved are several a rank.
+  const Outcome stages =
+      validated({"--strategy", "1f1b"}, {"--strategy", "interleaved"});
+  EXPECT_EQ(stages.code, 1);
+  EXPECT_THAT(stages.out, HasSubstr("the plan is of another partition: give "
+                                    "the one that it was made with by "
+                                    "--partition"));
+  // The same stages with other layers.
+  const Outcome layers =
+      validated({"--partition", "search"}, {"--partition", "rule"});
+  EXPECT_EQ(layers.code, 1);
+  EXPECT_THAT(layers.out, HasSubstr("by --partition"));
+  // Another job has other weights in all.
+  const Outcome job = validated({"--set", "parallel.tp=2"}, {});
+  EXPECT_EQ(job.code, 1);
+  EXPECT_THAT(job.out, HasSubstr("(--partition) or other options of the job "
+                                 "are not those of the plan"));
+}
+
 TEST_F(ValidatePlanTest, WrongOptionsAreMisuse) {
   const Outcome made =
       Pipeloom({"plan", "llama3-8b", "--batch", "text", "--replicas", "1",

@@ -33,8 +33,9 @@ struct Calibration {
   std::vector<PredictionError> errors{};  // Errors of the cross-validation.
   std::vector<Refusal> accepted{};
   // The rows that a profile has no use for, by reason: their number, what they
-  // are, and why. Among them are 16-bit products of a width that is no multiple
-  // of 8, several times slower than their neighbours (product_alignment.h).
+  // are, and why. Among them are 16-bit products with a width that is no
+  // multiple of 8: they take several times as long as products of almost the
+  // same widths (product_alignment.h).
   std::vector<std::string> left_out{};
 };
 

@@ -172,8 +172,9 @@ void GemmCosts::AddForward(const GemmTable& table,
   std::vector<size_t> grouped;
   for (size_t i = 0; i < table.size(); ++i) {
     const GemmShape shape = ShapeOf(table, i);
-    if (kind.exact)
+    if (kind.exact) {
       points_[KeyOf(table.pass, table.dtype, shape)] = table.us[i];
+    }
     if (shape.groups > 1) {
       grouped.push_back(i);
       continue;
@@ -207,8 +208,9 @@ void GemmCosts::AddGradient(const GemmTable& table,
   std::vector<FactorGrid::Point> points;
   for (size_t i = 0; i < table.size(); ++i) {
     const GemmShape shape = ShapeOf(table, i);
-    if (kind.exact)
+    if (kind.exact) {
       points_[KeyOf(table.pass, table.dtype, shape)] = table.us[i];
+    }
     double known = kind.forward.LogFactor(At(shape));
     if (shape.groups > 1) known += kind.grouped.LogFactor(GroupedAt(shape));
     points.push_back({At(shape), std::log(table.us[i] * 1e-6 /

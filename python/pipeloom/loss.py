@@ -61,14 +61,16 @@ def weigh(plan: Plan, over: LossOver = "tokens") -> Dict[Place, float]:
         if total is None or wanted == "text":
             own = (plan.microbatches[m].loss_weight
                    if m < len(plan.microbatches) else 1.0)
-            weights[place] = own * _part(share, in_microbatch[module, m])
+            weight = own * _part(share, in_microbatch[module, m])
+            if weight > 0:  # The mean over nothing is no number.
+                weights[place] = weight
             continue
         counts = (share.tokens, total.tokens), (share.instances,
                                                 total.instances)
         if wanted == "instances":
             counts = counts[1], counts[0]
         mine, all_of_it = counts[0] if counts[0][1] > 0 else counts[1]
-        if mine > 0:  # The mean over nothing is no number.
+        if mine > 0:
             weights[place] = mine / all_of_it
     return weights
 

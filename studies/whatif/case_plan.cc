@@ -1,6 +1,7 @@
 #include "studies/whatif/case_plan.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <deque>
 #include <map>
@@ -296,12 +297,13 @@ absl::StatusOr<WhatIfStart> PlanStart(const WhatIfInput& input,
                                       const StudyContext& context) {
   constexpr size_t kMostOthers = 4;
   const StudyContext quiet = Quiet(context);
-  const ProgressCallback progress =
-      context.StartProgress("planning the job as it is", 1);
-  progress(0, "");
   std::vector<std::optional<Partition>> own(cases.size());
   // A search takes too long to be made twice for each case.
   const size_t asked = input.partition.make ? 1 : cases.size();
+  const ProgressCallback progress =
+      context.StartProgress("choosing partitions", static_cast<int64_t>(asked));
+  std::atomic<int64_t> done{0};
+  progress(0, "");
   planner::ParallelFor(threads, static_cast<int32_t>(asked), [&](int32_t i) {
     const auto at = static_cast<size_t>(i);
     const absl::StatusOr<JobInput> job = JobOf(input, cases[at], quiet);

@@ -74,9 +74,9 @@ struct CasePartition {
   std::function<absl::StatusOr<Partition>(const JobInput& job)> make{};
 };
 
-// The plans of the job as it is, on the best partition known for it. Every case
-// is planned from there, too, so that cases differ by their changes more than
-// by where short searches of orders and partitions end.
+// The plans of the job as it is, on the best partition known for it. The search
+// of every case begins with them. Otherwise cases would differ less by their
+// changes than by chance, as short searches end at different plans.
 struct WhatIfStart {
   Partition partition{};
   // PlanResult::carried of its steps; empty: searches start from nothing.
@@ -101,8 +101,9 @@ struct WhatIfInput {
 
 // Plans the first case, the job as it is, on the partition that the strategy
 // chooses for it and on those that it chooses for other cases (at most the four
-// that most of them have), and returns the fastest. Without lessons if nothing
-// of it can run. Cancelled: a stop was requested. REQUIRES: a case.
+// that most of them have), and returns the fastest. The result has no lessons
+// if the job can run on none of these. Cancelled: a stop was requested.
+// REQUIRES: at least one case.
 absl::StatusOr<WhatIfStart> PlanStart(const WhatIfInput& input,
                                       const std::vector<WhatIfCase>& cases,
                                       int32_t threads,

@@ -137,6 +137,14 @@ class WeightsTest(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "'words'; it must be one of"):
             loss.check_over({"text": "words"})
 
+    def test_a_microbatch_without_text_has_no_mean_over_text(self):
+        plan = with_shares(plan_for(((2, 1), (1, 1))))
+        first, *rest = plan.microbatches
+        plan = dataclasses.replace(plan, microbatches=(
+            dataclasses.replace(first, loss_weight=0.0), *rest))
+        places = {place for place in plan.loss_shares if place[1] > 0}
+        self.assertEqual(set(loss.weigh(plan, "text")), places)
+
     def test_nothing_has_no_loss(self):
         plan = dataclasses.replace(
             plan_for(((1, 1), (1, 1))), loss_totals={0: LossShare(5, 1)},

@@ -60,8 +60,9 @@ struct TraceEvents {
 // Reads the events of all files. Each file is one rank, or its tasks say their
 // rank. Where a file of PyTorch's profiler has the executions of named ranges
 // on the GPU, their launches on the CPU are left out. InvalidArgument: a file
-// is malformed or compressed, an event takes less than 0 us, or two files belong
-// to the same rank. ResourceExhausted: there are more than four million tasks.
+// is malformed or compressed, an event takes less than 0 us, or two files
+// belong to the same rank. ResourceExhausted: there are more than four million
+// tasks.
 absl::StatusOr<TraceEvents> ReadTraceEvents(
     const std::vector<TraceSource>& sources);
 

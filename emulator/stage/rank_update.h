@@ -11,7 +11,8 @@
 //   weights                                          [ w0 ][ w1 ][ w2 ]
 //
 // A step gets longer by the part of the reduction that is left after the last
-// backward, and by the time for which first forwards wait for weights.
+// backward, and by the time for which first forwards wait for weights
+// (step_update.h).
 #ifndef PIPELOOM_EMULATOR_STAGE_RANK_UPDATE_H_
 #define PIPELOOM_EMULATOR_STAGE_RANK_UPDATE_H_
 
@@ -21,8 +22,7 @@
 #include "absl/types/span.h"
 #include "base/strong_id.h"
 #include "base/units.h"
-#include "ir/job/job_spec.h"
-#include "ir/plan/partition.h"
+#include "ir/ids.h"
 
 namespace pipeloom::emulator {
 
@@ -73,23 +73,6 @@ int64_t ReducedAt(const RankUpdate& update,
 // first forward. The same requirement and cost.
 int64_t WaitForWeights(const RankUpdate& update,
                        absl::Span<const PartSpans* const> first);
-
-// The mean times of a stage's passes on the sub-microbatches of a step.
-struct PassTimes {
-  Duration forward{};
-  Duration backward{};  // Both gradients.
-};
-
-// Returns the part of each rank's update that passes do not hide, in a step
-// whose order is not known yet: the last backwards of a rank's stages follow
-// one another, the deepest stage first, and first forwards start as early as
-// data flows. Reductions, optimizer and waits of all ranks end together, as the
-// optimizer needs the norm of all gradients and a wait delays the whole
-// pipeline. 0 for a rank that trains nothing. `passes` is indexed by stage.
-IdVector<RankId, Duration> EpiloguesOf(
-    const JobSpec& job, const Partition& partition,
-    const IdVector<RankId, RankUpdate>& updates,
-    const IdVector<StageId, PassTimes>& passes);
 
 }  // namespace pipeloom::emulator
 

@@ -196,7 +196,7 @@ void StageCostModel::SetCorrections(IdVector<ModuleId, PassFactors> factors) {
   state_->common->corrections = std::move(factors);
 }
 
-IdVector<RankId, RankSpec> StageCostModel::Ranks(
+StageCostModel::StepRanks StageCostModel::Ranks(
     const Partition& partition,
     const IdVector<StageId, PassTimes>& passes) const {
   const auto find = [&]() -> std::shared_ptr<const RankCosts> {
@@ -229,11 +229,13 @@ IdVector<RankId, RankSpec> StageCostModel::Ranks(
   } else {
     known = find();
   }
-  IdVector<RankId, RankSpec> ranks = known->ranks;
-  const IdVector<RankId, Duration> epilogues =
-      EpiloguesOf(state_->job, partition, known->updates, passes);
-  for (const RankId r : ranks.ids()) ranks[r].epilogue = epilogues[r];
-  return ranks;
+  StepRanks step{
+      .ranks = known->ranks,
+      .update = MakeStepUpdate(state_->job, partition, known->updates, passes)};
+  for (const RankId r : step.ranks.ids()) {
+    step.ranks[r].epilogue = step.update.expected[r];
+  }
+  return step;
 }
 
 StageCostModel::Transfer StageCostModel::TransferTime(RankId from, RankId to,

@@ -15,6 +15,7 @@
 #include "emulator/ops/op_cost.h"
 #include "emulator/stage/rank_update.h"
 #include "emulator/stage/stage_cost_types.h"
+#include "emulator/stage/step_update.h"
 #include "emulator/stage/subgraph_cache.h"
 #include "emulator/step/emulate_step.h"
 #include "ir/job/job_spec.h"
@@ -88,12 +89,14 @@ class StageCostModel {
     return std::static_pointer_cast<const T>(std::move(value));
   }
   // Returns what each rank holds throughout the step, its limit and its
-  // epilogue: the part of its update that passes of these mean times, indexed
-  // by stage, do not hide (rank_update.h). Everything else is computed once per
-  // partition.
-  IdVector<RankId, RankSpec> Ranks(
-      const Partition& partition,
-      const IdVector<StageId, PassTimes>& passes) const;
+  // epilogue before an order is known, by the times of passes, indexed by
+  // stage. Everything else is computed once per partition.
+  struct StepRanks {
+    IdVector<RankId, RankSpec> ranks{};
+    StepUpdate update{};
+  };
+  StepRanks Ranks(const Partition& partition,
+                  const IdVector<StageId, PassTimes>& passes) const;
   // Returns the memory of a stage's weights on one GPU.
   StageMemory Memory(const Stage& stage) const;
   // Returns the update of each rank of this replica.

@@ -216,11 +216,14 @@ absl::Span<const TaskId> StageGraph::tasks_of(RankId rank) const {
   return Row(by_rank_, rank_offset_, rank.value());
 }
 
-StageGraph StageGraph::WithRanks(IdVector<RankId, RankSpec> ranks) const {
+StageGraph StageGraph::WithRanks(IdVector<RankId, RankSpec> ranks) const& {
+  return StageGraph(*this).WithRanks(std::move(ranks));
+}
+
+StageGraph StageGraph::WithRanks(IdVector<RankId, RankSpec> ranks) && {
   PIPELOOM_CHECK(ranks.size() == num_ranks());
-  StageGraph copy = *this;
-  copy.ranks_ = std::move(ranks);
-  return copy;
+  ranks_ = std::move(ranks);
+  return std::move(*this);
 }
 
 char PassLetter(Pass pass) {

@@ -132,7 +132,8 @@ class StageGraph {
 
   // Returns a copy with `ranks` in place of its ranks. REQUIRES: as many as it
   // has.
-  StageGraph WithRanks(IdVector<RankId, RankSpec> ranks) const;
+  StageGraph WithRanks(IdVector<RankId, RankSpec> ranks) const&;
+  StageGraph WithRanks(IdVector<RankId, RankSpec> ranks) &&;
 
   bool operator==(const StageGraph&) const = default;
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -139,16 +140,18 @@ class GraphBuilder {
     for (const ModuleSpec& module : model_.modules) {
       names.push_back(module.name);
     }
-    IdVector<RankId, RankSpec> ranks = costs_.Ranks(partition_, MeanPasses());
+    StageCostModel::StepRanks step = costs_.Ranks(partition_, TimesOfPasses());
     if (!options_.memory.empty()) {
-      PIPELOOM_RETURN_IF_ERROR(ApplyPolicy(&ranks));
+      PIPELOOM_RETURN_IF_ERROR(ApplyPolicy(&step.ranks));
     }
     BuiltGraph built;
     built.model_flops = model_flops_;
+    built.update =
+        std::make_shared<const emulator::StepUpdate>(std::move(step.update));
     PIPELOOM_ASSIGN_OR_RETURN(
-        built.graph, StageGraph::Create(costs_.job().name, std::move(ranks),
-                                        std::move(names), std::move(tasks_),
-                                        std::move(edges_)));
+        built.graph, StageGraph::Create(costs_.job().name,
+                                        std::move(step.ranks), std::move(names),
+                                        std::move(tasks_), std::move(edges_)));
     built.pairs = std::move(pairs_);
     return built;
   }
@@ -285,7 +288,11 @@ class GraphBuilder {
           PassSum& sum = passes_[id];
           ++sum.count;
           sum.forward += cost.forward;
-          if (run.has_backward()) sum.backward += cost.fused;
+          if (run.has_backward()) {
+            sum.backward += cost.fused;
+            // It may recompute its forward and run with another one.
+            sum.longest = std::max(sum.longest, cost.fused + 2 * cost.forward);
+          }
         }
         if (!run.has_backward()) {
           transients_.push_back({.task = TaskId(tasks_.size()),
@@ -424,17 +431,18 @@ class GraphBuilder {
     edges_.push_back(edge);
   }
 
-  // Returns the mean times of each stage's passes, with both gradients in one
-  // pass and nothing recomputed.
-  IdVector<StageId, emulator::PassTimes> MeanPasses() const {
-    IdVector<StageId, emulator::PassTimes> means(passes_.size());
+  // Returns the times of each stage's passes; the means have both gradients in
+  // one pass and nothing recomputed.
+  IdVector<StageId, emulator::PassTimes> TimesOfPasses() const {
+    IdVector<StageId, emulator::PassTimes> times(passes_.size());
     for (const StageId s : passes_.ids()) {
       const PassSum& sum = passes_[s];
       if (sum.count == 0) continue;
-      means[s] = {.forward = sum.forward / sum.count,
-                  .backward = sum.backward / sum.count};
+      times[s] = {.forward = sum.forward / sum.count,
+                  .backward = sum.backward / sum.count,
+                  .longest = sum.longest};
     }
-    return means;
+    return times;
   }
 
   // Sets the memory that stages without a backward hold while they run: input
@@ -489,6 +497,7 @@ class GraphBuilder {
     int64_t count = 0;
     Duration forward{};
     Duration backward{};
+    Duration longest{};
   };
   IdVector<StageId, PassSum> passes_{};
   Flops model_flops_{};

@@ -2,8 +2,11 @@
 #ifndef PIPELOOM_PARTITION_GRAPH_BUILD_STAGE_GRAPH_H_
 #define PIPELOOM_PARTITION_GRAPH_BUILD_STAGE_GRAPH_H_
 
+#include <memory>
+
 #include "absl/status/statusor.h"
 #include "emulator/stage/stage_cost.h"
+#include "emulator/stage/step_update.h"
 #include "ir/job/job_spec.h"
 #include "ir/plan/memory_policy.h"
 #include "ir/plan/microbatches.h"
@@ -32,6 +35,8 @@ struct BuiltGraph {
   StageGraph graph{};
   Flops model_flops{};  // For the step, without recomputation.
   IdVector<StagePairId, StagePair> pairs{};
+  // The time that the ranks' updates add to the step; never null.
+  std::shared_ptr<const emulator::StepUpdate> update{};
 };
 
 // Builds the graph of a step by these rules. A backbone microbatch needs the
@@ -40,8 +45,8 @@ struct BuiltGraph {
 // in the same way. Absent modules have no tasks, and the modules they would
 // have fed start without them. A frozen module has no weight gradient, and no
 // backward unless something trainable feeds it in that microbatch. Each rank's
-// RankSpec has the job's memory limit, its stages' static memory and its
-// epilogue.
+// RankSpec has the job's memory limit, its stages' static memory and the
+// epilogue that is expected before an order is known.
 //
 // Tasks are numbered by microbatch: all forwards in data-flow order, then the
 // backwards in reverse, each weight gradient right after its input gradient.

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "emulator/cluster/order_epilogues.h"
 #include "emulator/stage/pass_pair.h"
 #include "emulator/step/emulate_step.h"
 #include "ir/plan/pass_pairs.h"
@@ -105,10 +106,13 @@ Pairable PassesOf(const JobSpec& job, const partition::BuiltGraph& split,
 class PlanCheck {
  public:
   // `fused` and `split` are of both forms of the backwards; `passes` of those
-  // of `split`.
+  // of `split`. `epilogues`: those of the plan's order, empty if its ranks are
+  // not the job's.
   PlanCheck(const ExecutionPlan& plan, const StageGraph& fused,
-            const StageGraph& split, const Pairable& passes)
+            const StageGraph& split, const Pairable& passes,
+            IdVector<RankId, Duration> epilogues)
       : graph_(plan.graph),
+        epilogues_(std::move(epilogues)),
         own_(plan.graph),
         fused_(fused),
         split_(split),
@@ -118,7 +122,8 @@ class PlanCheck {
   absl::Status Run() const {
     PIPELOOM_RETURN_IF_ERROR(CheckRanks());
     PIPELOOM_RETURN_IF_ERROR(CheckTasks());
-    return CheckEdges();
+    PIPELOOM_RETURN_IF_ERROR(CheckEdges());
+    return CheckEpilogues();
   }
 
  private:
@@ -144,8 +149,7 @@ class PlanCheck {
           {"optimizer",
            {own.memory.optimizer.count(), right.memory.optimizer.count()}},
           {"overhead",
-           {own.memory.overhead.count(), right.memory.overhead.count()}},
-          {"epilogue", {own.epilogue.count(), right.epilogue.count()}}};
+           {own.memory.overhead.count(), right.memory.overhead.count()}}};
       for (const auto& [name, values] : fields) {
         if (values.first == values.second) continue;
         const std::string differs =
@@ -194,7 +198,7 @@ class PlanCheck {
   }
 
   // Checks that stages of the plan are where the partition has them. Says
-  // nothing of a stage that only one of them has: the samples may be others.
+  // nothing of a module that only one of them has: the samples may be others.
   absl::Status CheckStages() const {
     const std::optional<StagePlaces> own = PlacesOf(graph_);
     const std::optional<StagePlaces> job = PlacesOf(fused_.graph());
@@ -212,7 +216,22 @@ class PlanCheck {
                                   stage.value(), words(place),
                                   words(right->second), kOtherPartition));
     }
+    const std::map<ModuleId, int> own_count = CountStages(*own);
+    for (const auto& [module, right] : CountStages(*job)) {
+      const auto count = own_count.find(module);
+      if (count == own_count.end() || count->second == right) continue;
+      return Fail(absl::StrFormat(
+          "module \"%s\" has %d stages; %d are right; %s",
+          graph_.module_names()[static_cast<size_t>(module.value())],
+          count->second, right, kOtherPartition));
+    }
     return absl::OkStatus();
+  }
+
+  static std::map<ModuleId, int> CountStages(const StagePlaces& places) {
+    std::map<ModuleId, int> count;
+    for (const auto& [stage, place] : places) ++count[place.first];
+    return count;
   }
 
   absl::Status CheckTasks() const {
@@ -365,7 +384,19 @@ class PlanCheck {
     return absl::OkStatus();
   }
 
+  absl::Status CheckEpilogues() const {
+    for (const RankId r : graph_.rank_ids()) {
+      const Duration own = graph_.rank(r).epilogue;
+      if (own == epilogues_[r]) continue;
+      return Fail(absl::StrFormat(
+          "rank %d: epilogue is %d; %d is right after its order", r.value(),
+          own.count(), epilogues_[r].count()));
+    }
+    return absl::OkStatus();
+  }
+
   const StageGraph& graph_;
+  const IdVector<RankId, Duration> epilogues_;
   const JobGraph own_;
   const JobGraph fused_;
   const JobGraph split_;
@@ -426,7 +457,16 @@ absl::Status CheckShapesOf(const ExecutionPlan& plan,
   return absl::OkStatus();
 }
 
-absl::Status CheckGraph(const ExecutionPlan& plan,
+// Returns the epilogues that the order of a plan leaves, in its emulation; none
+// if it has other ranks.
+IdVector<RankId, Duration> EpiloguesOf(const emulator::StepUpdate& update,
+                                       const ExecutionPlan& plan,
+                                       const StepTrace& trace) {
+  if (plan.graph.num_ranks() != update.ranks.size()) return {};
+  return emulator::EpiloguesInOrder(update, plan.graph, trace);
+}
+
+absl::Status CheckGraph(const ExecutionPlan& plan, const StepTrace& trace,
                         const emulator::StageCostModel& costs,
                         const Partition& partition,
                         const Microbatches& microbatches) {
@@ -442,11 +482,14 @@ absl::Status CheckGraph(const ExecutionPlan& plan,
       partition::MakeStepMemory(costs, partition, microbatches, split.pairs,
                                 IdVector<StageId, std::vector<MemoryChoice>>(
                                     partition.stages.size())));
-  return PlanCheck(plan, fused.graph, split.graph, passes).Run();
+  return PlanCheck(plan, fused.graph, split.graph, passes,
+                   EpiloguesOf(*fused.update, plan, trace))
+      .Run();
 }
 
 // Checks the passes of a trainer's stages.
 absl::Status CheckTrainerGraph(const ExecutionPlan& plan,
+                               const StepTrace& trace,
                                const emulator::StageCostModel& costs,
                                const Partition& partition,
                                const Microbatches& microbatches) {
@@ -456,7 +499,9 @@ absl::Status CheckTrainerGraph(const ExecutionPlan& plan,
   PIPELOOM_ASSIGN_OR_RETURN(
       const TrainerGraph split,
       MakeTrainerGraph(costs, partition, microbatches, true, {}));
-  return PlanCheck(plan, fused.graph, split.graph, {}).Run();
+  return PlanCheck(plan, fused.graph, split.graph, {},
+                   EpiloguesOf(*fused.update, plan, trace))
+      .Run();
 }
 
 }  // namespace
@@ -474,12 +519,15 @@ absl::Status CheckPlan(const PreparedJob& prepared,
                                 job, packed, plan.replica, prepared.partition));
   const emulator::StageCostModel& costs =
       prepared.costs->ForReplica(plan.replica);
+  PIPELOOM_ASSIGN_OR_RETURN(const StepTrace trace,
+                            emulator::EmulateStep(plan, costs.Network()));
   const auto* const trainer =
       dynamic_cast<const TrainerStrategy*>(prepared.strategy);
   PIPELOOM_RETURN_IF_ERROR(
       trainer != nullptr
-          ? CheckTrainerGraph(plan, costs, prepared.partition, microbatches)
-          : CheckGraph(plan, costs, prepared.partition, microbatches));
+          ? CheckTrainerGraph(plan, trace, costs, prepared.partition,
+                              microbatches)
+          : CheckGraph(plan, trace, costs, prepared.partition, microbatches));
   ExecutionPlan right;
   right.graph = plan.graph;
   partition::SetLoss(job.model, packed, microbatches, &right);
@@ -487,8 +535,6 @@ absl::Status CheckPlan(const PreparedJob& prepared,
   PIPELOOM_RETURN_IF_ERROR(CheckLossOf(plan, right));
   PIPELOOM_RETURN_IF_ERROR(CheckShapesOf(
       plan, partition::PaddedShapesOf(job, microbatches, plan.graph)));
-  PIPELOOM_ASSIGN_OR_RETURN(const StepTrace trace,
-                            emulator::EmulateStep(plan, costs.Network()));
   if (plan.predicted_step_time != trace.step_time()) {
     return Fail(absl::StrFormat("predicted_step_time_ns is %d; %d is right",
                                 plan.predicted_step_time.count(),

@@ -94,7 +94,8 @@ absl::StatusOr<partition::BuiltGraph> WithoutFusedWeightGrads(
   const IdVector<TaskId, bool> dropped = FusedWeightGrads(built.graph, memory);
   IdVector<TaskId, TaskId> now;
   partition::BuiltGraph left{.model_flops = built.model_flops,
-                             .pairs = built.pairs};
+                             .pairs = built.pairs,
+                             .update = built.update};
   PIPELOOM_ASSIGN_OR_RETURN(left.graph, Drop(built.graph, dropped, &now));
   // Edges to dropped tasks are gone, so the others have new ids.
   IdVector<EdgeId, EdgeId> edge_now(built.graph.num_edges());

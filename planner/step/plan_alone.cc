@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/types/span.h"
 #include "base/status_macros.h"
+#include "emulator/cluster/order_epilogues.h"
 #include "partition/batching/loss_shares.h"
 #include "partition/batching/shape_buckets.h"
 #include "partition/graph/build_stage_graph.h"
@@ -121,7 +122,7 @@ class StepPlanner {
     if (Abandoned()) return absl::CancelledError("stopped");
     BeginBound();
     PIPELOOM_RETURN_IF_ERROR(Improve());
-    PIPELOOM_RETURN_IF_ERROR(RefineUnrefined());
+    PIPELOOM_RETURN_IF_ERROR(RefineLast());
     if (input_.robust.has_value()) {
       PlanInput whole = input_;
       whole.budget = whole_budget_;
@@ -378,7 +379,8 @@ class StepPlanner {
       return;
     }
     const auto make_bound = [this] {
-      return BoundOfStep(spec(), built_.graph, memory_, input_.budget);
+      return BoundOfStep(spec(), ForBound(built_.graph), memory_,
+                         input_.budget);
     };
     if (input_.budget.threads > 1 && Spent() > kBoundApartFrom) {
       bound_apart_ = std::async(std::launch::async, make_bound);
@@ -451,10 +453,17 @@ class StepPlanner {
     return absl::OkStatus();
   }
 
-  // Refines the passes of a plan that was not refined while it was searched.
-  absl::Status RefineUnrefined() {
-    if (!refines_ || refined_) return absl::OkStatus();
+  // Refines the passes of a plan that was not refined while it was searched,
+  // and the last ones of every plan.
+  absl::Status RefineLast() {
+    if (!refines_) return absl::OkStatus();
     const SearchBudget until = input_.budget.Until(kRefineUntil);
+    if (!refined_) PIPELOOM_RETURN_IF_ERROR(RefineUnrefined(until));
+    return FuseLastBackwards(job_, input_, final_built(), final_memory(), until,
+                             &*best_);
+  }
+
+  absl::Status RefineUnrefined(const SearchBudget& until) {
     PIPELOOM_ASSIGN_OR_RETURN(
         split_, RefineStep(job_, input_, result_.microbatches, built_, memory_,
                            until, &*best_));
@@ -472,6 +481,10 @@ class StepPlanner {
     return split_ ? split_->memory : memory_;
   }
 
+  StageGraph ForBound(const StageGraph& graph) const {
+    return emulator::WithLeastEpilogues(graph, *built_.update);
+  }
+
   // Makes sure that there is a bound of the step within its own limits:
   // schedules were made within lowered ones.
   absl::Status EndBound() {
@@ -484,12 +497,13 @@ class StepPlanner {
     } else if (own_memory_ || split_.has_value() ||
                !best_->made.pairs.empty() || !best_->made.forms.empty() ||
                spec().setup.paired_forwards) {
-      bound_ = BoundOfStep(spec(), final_built().graph, final_memory(), {});
+      bound_ = BoundOfStep(spec(), ForBound(final_built().graph),
+                           final_memory(), {});
     } else {
       PIPELOOM_ASSIGN_OR_RETURN(
           const StageGraph chosen,
           partition::ApplyMemory(built_.graph, memory_, best_->made.selection));
-      bound_ = PlanBound(chosen, nullptr);
+      bound_ = PlanBound(ForBound(chosen), nullptr);
     }
     return absl::OkStatus();
   }
@@ -514,6 +528,7 @@ class StepPlanner {
     result_.memory = partition::PolicyOf(final_memory(), best_->made.selection);
     result_.lower_bound = Nanoseconds(bound_->time);
     result_.bound_source = bound_->source;
+    result_.update = built_.update;
     result_.proven_optimal =
         result_.predicted.step_time() == result_.lower_bound;
     return absl::OkStatus();

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/types/span.h"
 #include "base/status_macros.h"
+#include "emulator/cluster/order_epilogues.h"
 #include "emulator/step/emulate_step.h"
 #include "ir/plan/execution_plan.h"
 #include "planner/lower/lower_plan.h"
@@ -148,9 +149,9 @@ absl::Status Finish(const PreparedJob& job, const PlanInput& input,
   plan.lower_bound = candidate->made.found.lower_bound;
   plan.model_flops = built.model_flops;
   plan.peak_flops_per_second = job.costs->PeakFlopsPerSecond();
-  PIPELOOM_ASSIGN_OR_RETURN(candidate->predicted,
-                            emulator::EmulateStep(plan, job.costs->Network()));
-  plan.predicted_step_time = candidate->predicted.step_time();
+  PIPELOOM_ASSIGN_OR_RETURN(
+      candidate->predicted,
+      emulator::EmulateInOrder(*built.update, job.costs->Network(), &plan));
   return absl::OkStatus();
 }
 

@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "planner/bounds/plan_bound.h"
 #include "planner/passes/pair_forwards.h"
+#include "planner/refine/fuse_last.h"
 #include "planner/refine/gradient_refiner.h"
 #include "planner/step/carried_step.h"
 #include "planner/step/time_shares.h"
@@ -24,6 +25,9 @@ using partition::MemorySelection;
 using partition::PassForm;
 using partition::StagePair;
 using partition::StepMemory;
+
+// Number of ranks whose last backwards are fused, one after another.
+constexpr int kMostFused = 4;
 
 // Number of sent and received tensors for which the limits leave room when
 // memory is chosen anew.
@@ -238,6 +242,18 @@ absl::StatusOr<std::optional<Candidate>> PutOffAnew(
     limits = LoweredMore(built.graph, limits, lowered);
   }
   return std::nullopt;
+}
+
+// Returns the rank whose update ends last.
+RankId LastRank(const StepTrace& trace) {
+  RankId last;
+  SimTime end = kStepStart;
+  for (const Span& span : trace.spans) {
+    if (span.kind != SpanKind::kEpilogue || span.end <= end) continue;
+    last = span.rank;
+    end = span.end;
+  }
+  return last;
 }
 
 // Returns the answer of `from`, which is for `step.searched_built`, for
@@ -457,6 +473,42 @@ absl::Status RefinePasses(const PreparedJob& job, const PlanInput& input,
   PIPELOOM_RETURN_IF_ERROR(
       RefineGradients(job, input, built, memory, budget, best));
   return RefineForwards(job, input, built, memory, from, budget, best);
+}
+
+absl::Status FuseLastBackwards(const PreparedJob& job, const PlanInput& input,
+                               const partition::BuiltGraph& built,
+                               const StepMemory& choices,
+                               const SearchBudget& budget, Candidate* best) {
+  const emulator::StepUpdate& update = *built.update;
+  if (!update.overlaps) return absl::OkStatus();
+  const auto is_over = [&] {
+    return budget.stop.stop_requested() ||
+           (budget.expired && budget.expired()) ||
+           (budget.spent && budget.spent() + best->lowering > kRefineUntil);
+  };
+  for (int i = 0; i < kMostFused; ++i) {
+    const RankId rank = LastRank(best->predicted);
+    if (rank.is_none() || update.ranks[rank].reduce == kZero) break;
+    const SimTime before = best->predicted.finish;
+    const MemorySchedule from = best->made;
+    const IdVector<RankId, RankSpec> limits = best->limits;
+    for (const FusedPasses which : {FusedPasses::kLast, FusedPasses::kAll}) {
+      if (is_over()) break;
+      PIPELOOM_ASSIGN_OR_RETURN(
+          std::optional<MemorySchedule> made,
+          FuseOnRank(built.graph, choices, from, rank, which));
+      if (!made.has_value()) break;
+      PIPELOOM_ASSIGN_OR_RETURN(
+          std::optional<Candidate> candidate,
+          MakeCandidate(job, input, built, choices, *std::move(made), limits));
+      if (candidate.has_value() &&
+          candidate->predicted.finish < best->predicted.finish) {
+        *best = *std::move(candidate);
+      }
+    }
+    if (best->predicted.finish == before) break;
+  }
+  return absl::OkStatus();
 }
 
 NamedBound BoundOfStep(const JobSpec& job, const StageGraph& graph,

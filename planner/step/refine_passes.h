@@ -106,6 +106,14 @@ absl::Status RefinePasses(const PreparedJob& job, const PlanInput& input,
                           const partition::StepMemory& memory,
                           const SearchBudget& budget, Candidate* best);
 
+// Fuses the last backwards or all (planner/refine/fuse_last.h) of the ranks
+// that the step of `best` ends with, as long as it gets shorter, on the same
+// terms as RefineGradients.
+absl::Status FuseLastBackwards(const PreparedJob& job, const PlanInput& input,
+                               const partition::BuiltGraph& built,
+                               const partition::StepMemory& memory,
+                               const SearchBudget& budget, Candidate* best);
+
 // Returns the lower bound of a step over all choices of `memory` and every pass
 // form that the job's trainer can run: QuickPlanBound if little time is left.
 NamedBound BoundOfStep(const JobSpec& job, const StageGraph& graph,

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "emulator/cluster/order_epilogues.h"
 #include "partition/graph/build_stage_graph.h"
 #include "planner/bounds/lower_bound.h"
 #include "planner/memory/stage_choices.h"
@@ -61,7 +62,9 @@ absl::StatusOr<NamedBound> BoundOfRivals(const PreparedJob& prepared,
   const partition::StepMemory memory = partition::MakeStepMemory(
       costs, prepared.partition, microbatches, built.pairs,
       StageChoices(costs, prepared.partition, microbatches));
-  return BoundOfStep(costs.job(), built.graph, memory, {});
+  return BoundOfStep(costs.job(),
+                     emulator::WithLeastEpilogues(built.graph, *built.update),
+                     memory, {});
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "emulator/stage/stage_cost.h"
+#include "emulator/stage/step_update.h"
 #include "ir/plan/carried_step.h"
 #include "ir/plan/execution_plan.h"
 #include "ir/plan/memory_policy.h"
@@ -76,6 +77,8 @@ struct PlanResult {
   const char* bound_source = "chain";  // NamedBound::source.
   int64_t evaluations = 0;
   bool proven_optimal = false;
+  // The time that the updates of the step's ranks add to it.
+  std::shared_ptr<const emulator::StepUpdate> update{};
   // For the searches of the job's other steps; null if only one evaluation was
   // allowed.
   std::shared_ptr<const CarriedStep> carried{};

@@ -1,6 +1,7 @@
 #include "planner/trainer/trainer_plan.h"
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -11,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "emulator/cluster/order_epilogues.h"
 #include "emulator/step/emulate_step.h"
 #include "ir/plan/execution_plan.h"
 #include "partition/batching/batch_split.h"
@@ -38,19 +40,21 @@ constexpr double kFormsUntil = 0.9;
 struct Lowered {
   SearchResult found{};
   ExecutionPlan plan{};
+  StepTrace predicted{};
 };
 
 // Plans a step whose backwards have one form.
 class FormPlanner {
  public:
   FormPlanner(const TrainerLimits& trainer, const Strategy* rival,
-              uint64_t seed, StageGraph graph, Flops model_flops)
+              uint64_t seed, TrainerGraph step,
+              emulator::EmulateOptions network)
       : trainer_(trainer),
         rival_(rival),
         seed_(seed),
-        graph_(std::move(graph)),
-        model_flops_(model_flops),
-        limits_(graph_.ranks()) {}
+        step_(std::move(step)),
+        network_(std::move(network)),
+        limits_(graph().ranks()) {}
 
   // Finds an order that fits.
   absl::Status Begin(const SearchBudget& budget, int64_t* evaluations) {
@@ -65,7 +69,7 @@ class FormPlanner {
             "receive");
       }
     }
-    limits_ = WithMargin(graph_, limits_);
+    limits_ = WithMargin(graph(), limits_);
     return absl::OkStatus();
   }
 
@@ -81,7 +85,7 @@ class FormPlanner {
       if (absl::IsResourceExhausted(better.status())) break;
       PIPELOOM_RETURN_IF_ERROR(better.status());
       if (better->has_value()) {
-        if ((*better)->found.schedule.finish < best_->found.schedule.finish) {
+        if ((*better)->predicted.finish < best_->predicted.finish) {
           best_ = **std::move(better);
         }
         break;
@@ -93,16 +97,18 @@ class FormPlanner {
   }
 
   Lowered& best() { return *best_; }
-  Flops model_flops() const { return model_flops_; }
+  const TrainerGraph& step() const { return step_; }
 
  private:
+  const StageGraph& graph() const { return step_.graph; }
+
   // Searches within limits_. nullopt: tensors under way break a limit, and
   // limits_ are lowered.
   absl::StatusOr<std::optional<Lowered>> Try(const SearchBudget& budget,
                                              const RankOrders& start,
                                              int64_t* evaluations) {
     Lowered lowered;
-    const StageGraph limited = graph_.WithRanks(limits_);
+    const StageGraph limited = graph().WithRanks(limits_);
     PIPELOOM_ASSIGN_OR_RETURN(
         lowered.found,
         rival_ != nullptr
@@ -110,25 +116,28 @@ class FormPlanner {
             : SearchTrainerOrder(limited, trainer_, seed_, budget, start));
     *evaluations += lowered.found.evaluations;
     PIPELOOM_ASSIGN_OR_RETURN(lowered.plan,
-                              LowerPlan(graph_, lowered.found.schedule));
+                              LowerPlan(graph(), lowered.found.schedule));
     const IdVector<RankId, Bytes> peaks = PlanPeaks(lowered.plan);
     bool over = false;
-    for (const RankId r : graph_.rank_ids()) {
-      const Bytes limit = graph_.rank(r).memory.limit;
+    for (const RankId r : graph().rank_ids()) {
+      const Bytes limit = graph().rank(r).memory.limit;
       if (limit == Bytes(0) || peaks[r] <= limit) continue;
       Bytes& lower = limits_[r].memory.limit;
       lower = std::max(Bytes(1), lower - (peaks[r] - limit));
       over = true;
     }
     if (over) return std::nullopt;
+    PIPELOOM_ASSIGN_OR_RETURN(
+        lowered.predicted,
+        emulator::EmulateInOrder(*step_.update, network_, &lowered.plan));
     return lowered;
   }
 
   const TrainerLimits& trainer_;
   const Strategy* const rival_;
   const uint64_t seed_;
-  const StageGraph graph_;
-  const Flops model_flops_;
+  const TrainerGraph step_;
+  const emulator::EmulateOptions network_;
   IdVector<RankId, RankSpec> limits_;
   std::optional<Lowered> best_{};
 };
@@ -145,16 +154,16 @@ absl::StatusOr<std::vector<FormPlanner>> MakeForms(
                   IsPlain(trainer, job.partition.num_ranks))) {
       continue;
     }
-    PIPELOOM_ASSIGN_OR_RETURN(const TrainerGraph built,
+    PIPELOOM_ASSIGN_OR_RETURN(TrainerGraph built,
                               MakeTrainerGraph(*job.costs, job.partition,
                                                microbatches, split, memory));
     IdVector<RankId, RankSpec> ranks = built.graph.ranks();
     if (limit.has_value()) {
       for (RankSpec& rank : ranks) rank.memory.limit = *limit;
     }
-    forms.emplace_back(trainer, rival, seed,
-                       built.graph.WithRanks(std::move(ranks)),
-                       built.model_flops);
+    built.graph = std::move(built.graph).WithRanks(std::move(ranks));
+    forms.emplace_back(trainer, rival, seed, std::move(built),
+                       job.costs->Network());
   }
   return forms;
 }
@@ -174,8 +183,14 @@ absl::StatusOr<TrainerGraph> MakeTrainerGraph(
   PIPELOOM_ASSIGN_OR_RETURN(CellGraph cells,
                             MakeCells(built.graph, TrainerStages(partition),
                                       /*microbatches=*/{}, CellOrder{}));
+  IdVector<StageId, StageId> now;
+  for (const int32_t cell : TrainerStages(partition)) {
+    now.push_back(StageId(cell));
+  }
   return TrainerGraph{.graph = std::move(cells.graph),
-                      .model_flops = built.model_flops};
+                      .model_flops = built.model_flops,
+                      .update = std::make_shared<const emulator::StepUpdate>(
+                          emulator::OnStages(*built.update, now))};
 }
 
 void FitLossToTrainer(ExecutionPlan* plan) {
@@ -242,8 +257,8 @@ absl::StatusOr<PlanResult> PlanForTrainer(const TrainerLimits& trainer,
           form.Improve(input.budget.PartUntil(until, result.evaluations),
                        &result.evaluations));
     }
-    if (best == nullptr || form.best().found.schedule.finish <
-                               best->best().found.schedule.finish) {
+    if (best == nullptr ||
+        form.best().predicted.finish < best->best().predicted.finish) {
       best = &form;
     }
   }
@@ -257,17 +272,17 @@ absl::StatusOr<PlanResult> PlanForTrainer(const TrainerLimits& trainer,
   PIPELOOM_RETURN_IF_ERROR(best->Improve(
       input.budget.PartUntil(1, result.evaluations), &result.evaluations));
   ExecutionPlan& plan = best->best().plan;
-  const NamedBound bound = PlanBound(plan.graph, nullptr);
+  const NamedBound bound = PlanBound(
+      emulator::WithLeastEpilogues(plan.graph, *best->step().update), nullptr);
   plan.job = spec.name;
   plan.step = input.step;
   plan.replica = input.replica;
   plan.schedule = std::string(job.strategy->name());
   plan.lower_bound = Nanoseconds(bound.time);
-  plan.model_flops = best->model_flops();
+  plan.model_flops = best->step().model_flops;
   plan.peak_flops_per_second = job.costs->PeakFlopsPerSecond();
-  PIPELOOM_ASSIGN_OR_RETURN(result.predicted,
-                            emulator::EmulateStep(plan, job.costs->Network()));
-  plan.predicted_step_time = result.predicted.step_time();
+  result.predicted = std::move(best->best().predicted);
+  result.update = best->step().update;
   partition::SetLoss(spec.model, *input.packed, result.microbatches, &plan);
   plan.padded_shapes =
       partition::PaddedShapesOf(spec, result.microbatches, plan.graph);

@@ -2,11 +2,13 @@
 #ifndef PIPELOOM_PLANNER_TRAINER_TRAINER_PLAN_H_
 #define PIPELOOM_PLANNER_TRAINER_TRAINER_PLAN_H_
 
+#include <memory>
 #include <optional>
 
 #include "absl/status/statusor.h"
 #include "base/units.h"
 #include "emulator/stage/stage_cost.h"
+#include "emulator/stage/step_update.h"
 #include "ir/plan/execution_plan.h"
 #include "ir/plan/stage_graph.h"
 #include "ir/plan/trainer.h"
@@ -21,6 +23,7 @@ namespace pipeloom::planner {
 struct TrainerGraph {
   StageGraph graph{};
   Flops model_flops{};
+  std::shared_ptr<const emulator::StepUpdate> update{};  // With its stages.
 };
 absl::StatusOr<TrainerGraph> MakeTrainerGraph(
     const emulator::StageCostModel& costs, const Partition& partition,

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/numeric.h"
-#include "emulator/step/emulate_step.h"
+#include "emulator/cluster/order_epilogues.h"
 #include "ir/plan/schedule.h"
 #include "planner/lower/lower_plan.h"
 #include "planner/step/carried_step.h"
@@ -218,11 +218,10 @@ bool ImproveFromSimilar(const planner::PlanResult& similar,
   // This also refuses plans that do not fit in memory.
   if (!ValidateExecutionPlan(*lowered).ok()) return false;
   absl::StatusOr<StepTrace> predicted =
-      emulator::EmulateStep(*lowered, network);
+      emulator::EmulateInOrder(*plan->update, network, &*lowered);
   if (!predicted.ok() || predicted->finish >= plan->predicted.finish) {
     return false;
   }
-  lowered->predicted_step_time = predicted->step_time();
   plan->plan = *std::move(lowered);
   plan->predicted = *std::move(predicted);
   return true;

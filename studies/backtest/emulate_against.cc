@@ -11,8 +11,8 @@
 
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "emulator/cluster/order_epilogues.h"
 #include "emulator/cost/profile_cost.h"
-#include "emulator/step/emulate_step.h"
 #include "formats/job/spec_loader.h"
 #include "ir/plan/memory_policy.h"
 #include "ir/plan/microbatches.h"
@@ -325,6 +325,11 @@ absl::StatusOr<PlannedRun> PlanMeasuredRun(
                              {.max_evaluations = 1}));
   PIPELOOM_ASSIGN_OR_RETURN(
       planned.plan, planner::LowerPlan(std::move(built.graph), found.schedule));
+  planned.update = std::move(built.update);
+  PIPELOOM_RETURN_IF_ERROR(emulator::EmulateInOrder(*planned.update,
+                                                    planned.costs->Network(),
+                                                    &planned.plan)
+                               .status());
   return planned;
 }
 
@@ -343,11 +348,9 @@ absl::StatusOr<EmulatedRun> EmulateMeasuredRun(
         Seconds(ToSeconds(result.step_time) / ToSeconds(inside.step_time));
     return result;
   }
-  const absl::StatusOr<PlannedRun> planned =
-      PlanMeasuredRun(run, cluster, measured);
+  absl::StatusOr<PlannedRun> planned = PlanMeasuredRun(run, cluster, measured);
   if (!planned.ok()) return AtRun(run, planned.status());
   emulator::EmulateOptions options = planned->costs->Network();
-  options.full_trace = false;
   if (run.links_both_ways) options.sharing = emulator::LinkSharing::kBothWays;
   if (!run.delayed_link.is_none()) {
     const RankId next(run.delayed_link.value() + 1);
@@ -362,7 +365,7 @@ absl::StatusOr<EmulatedRun> EmulateMeasuredRun(
                                   .ahead = true});
   }
   const absl::StatusOr<StepTrace> trace =
-      emulator::EmulateStep(planned->plan, options);
+      emulator::EmulateInOrder(*planned->update, options, &planned->plan);
   if (!trace.ok()) return AtRun(run, trace.status());
   EmulatedRun result{.step_time = trace->step_time()};
   if (run.skips_optimizer) {

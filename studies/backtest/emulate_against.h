@@ -44,6 +44,7 @@ struct PlannedRun {
   Partition partition{};
   std::string schedule{};
   ExecutionPlan plan{};
+  std::shared_ptr<const emulator::StepUpdate> update{};
 };
 // Plans a measured run. `measured` are prices of operators for the run's layout
 // of the cluster; null: price by peak rates.

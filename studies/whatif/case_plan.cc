@@ -14,8 +14,8 @@
 #include "absl/strings/str_format.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
+#include "emulator/cluster/order_epilogues.h"
 #include "emulator/cost/shared_costs.h"
-#include "emulator/step/emulate_step.h"
 #include "formats/profile/profile_reader.h"
 #include "partition/batching/batch_split.h"
 #include "partition/graph/build_stage_graph.h"
@@ -67,8 +67,9 @@ planner::PlanResult With(ExecutionPlan plan, StepTrace trace,
   changed.plan.graph = std::move(plan.graph);
   changed.plan.programs = std::move(plan.programs);
   changed.predicted = std::move(trace);
-  const planner::NamedBound bound =
-      planner::PlanBound(changed.plan.graph, /*memory=*/nullptr);
+  const planner::NamedBound bound = planner::PlanBound(
+      emulator::WithLeastEpilogues(changed.plan.graph, *result.update),
+      /*memory=*/nullptr);
   changed.lower_bound = Nanoseconds(bound.time);
   changed.bound_source = bound.source;
   return changed;
@@ -93,7 +94,8 @@ absl::StatusOr<planner::PlanResult> WithSlowRank(
                          std::move(tasks), graph.edges()));
   ExecutionPlan plan = result.plan;
   plan.graph = slower;
-  PIPELOOM_ASSIGN_OR_RETURN(StepTrace trace, emulator::EmulateStep(plan));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      StepTrace trace, emulator::EmulateInOrder(*result.update, {}, &plan));
   if (!what.replan) return With(std::move(plan), std::move(trace), result);
   PIPELOOM_ASSIGN_OR_RETURN(
       const planner::SearchResult found,
@@ -101,7 +103,8 @@ absl::StatusOr<planner::PlanResult> WithSlowRank(
                                       StartBudget(settings, context.stop)));
   PIPELOOM_ASSIGN_OR_RETURN(ExecutionPlan anew,
                             planner::LowerPlan(slower, found.schedule));
-  PIPELOOM_ASSIGN_OR_RETURN(StepTrace other, emulator::EmulateStep(anew));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      StepTrace other, emulator::EmulateInOrder(*result.update, {}, &anew));
   // The search does not see buffers of received tensors, so its order is used
   // only if these fit, too.
   bool fits = true;
@@ -133,7 +136,8 @@ absl::StatusOr<planner::PlanResult> Recomputed(
                                 StartBudget(settings, context.stop)));
   PIPELOOM_ASSIGN_OR_RETURN(ExecutionPlan plan,
                             planner::LowerPlan(built.graph, found.schedule));
-  PIPELOOM_ASSIGN_OR_RETURN(StepTrace trace, emulator::EmulateStep(plan));
+  PIPELOOM_ASSIGN_OR_RETURN(StepTrace trace,
+                            emulator::EmulateInOrder(*built.update, {}, &plan));
   return With(std::move(plan), std::move(trace), result);
 }
 

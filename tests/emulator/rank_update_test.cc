@@ -14,8 +14,6 @@
 namespace pipeloom::emulator {
 namespace {
 
-using ::testing::ElementsAre;
-
 TEST(RankUpdate, WhatIsReducedAndGatheredDependsOnTheSharding) {
   for (const OptimizerSharding sharding :
        {OptimizerSharding::kNone, OptimizerSharding::kZero1,
@@ -187,99 +185,6 @@ TEST(RankUpdate, PartsThatDoNotRunAreReducedAtOnceAndNeedNoWeights) {
   // The first quarter is gone before the rest is ready.
   EXPECT_EQ(ReducedAt(update, {&one, 1}), 90 + 75);
   EXPECT_EQ(WaitForWeights(update, {&one, 1}), 75 - 40);
-}
-
-// Two stages of one module, on a rank each or both on one.
-struct TwoStages {
-  JobSpec job{};
-  Partition partition{};
-  IdVector<RankId, RankUpdate> updates{};
-  IdVector<StageId, PassTimes> passes{};
-
-  IdVector<RankId, Duration> Epilogues() const {
-    return EpiloguesOf(job, partition, updates, passes);
-  }
-};
-
-TwoStages OnRanks(int32_t ranks) {
-  TwoStages two;
-  two.job = JobOf({{Llama3Block(), Llama3Block()}}, {.pp = ranks, .dp = 2});
-  two.job.setup.update_contention = 0;
-  two.partition.num_ranks = ranks;
-  two.updates.resize(ranks);
-  for (int32_t s = 0; s < 2; ++s) {
-    Stage stage = StageOf(1, 0, s);
-    stage.rank = RankId(ranks == 1 ? 0 : s);
-    two.partition.stages.push_back(stage);
-    two.passes.push_back(
-        {.forward = Nanoseconds(1000), .backward = Nanoseconds(2000)});
-    RankUpdate& update = two.updates[stage.rank];
-    update.reduce += Nanoseconds(400);
-    update.optimizer += Nanoseconds(7 + s);
-    update.gather += Nanoseconds(200);
-    update.parts.push_back({StageId(s), 100, 4});
-  }
-  return two;
-}
-
-TEST(Epilogues, WithoutOverlapAllOfTheUpdateShows) {
-  TwoStages two = OnRanks(2);
-  two.job.setup.overlap = CommunicationOverlap::kNone;
-  // Both optimizers wait for the norm, so that the slower one counts.
-  EXPECT_THAT(two.Epilogues(), ElementsAre(Nanoseconds(608), Nanoseconds(608)));
-}
-
-TEST(Epilogues, WithOverlapTheLastBucketAndTheFirstWeightsShow) {
-  // A quarter of each reduction; a quarter of the first rank's gather, as the
-  // second rank starts a forward later.
-  EXPECT_THAT(OnRanks(2).Epilogues(), ElementsAre(Nanoseconds(100 + 8 + 50),
-                                                  Nanoseconds(100 + 8 + 50)));
-  // On one rank the second stage's gradients go while the first one's are
-  // computed: an eighth of 800. Weights come at the same rate as before.
-  EXPECT_THAT(OnRanks(1).Epilogues(), ElementsAre(Nanoseconds(100 + 15 + 50)));
-}
-
-TEST(Epilogues, GathersThatWaitShowWhole) {
-  TwoStages two = OnRanks(2);
-  two.job.setup.gathers_wait = true;
-  EXPECT_THAT(two.Epilogues(), ElementsAre(Nanoseconds(100 + 8 + 200),
-                                           Nanoseconds(100 + 8 + 200)));
-}
-
-TEST(Epilogues, AReductionLongerThanItsPassesShowsTheRest) {
-  TwoStages two = OnRanks(1);
-  two.updates[RankId(0)].reduce = Nanoseconds(8000);
-  // It starts with the first bucket of the second stage, 3,500 before the end.
-  EXPECT_THAT(two.Epilogues(), ElementsAre(Nanoseconds(8000 - 3500 + 15 + 50)));
-  // Passes lose a half of what runs meanwhile.
-  two.job.setup.update_contention = 0.5;
-  EXPECT_THAT(two.Epilogues(),
-              ElementsAre(Nanoseconds(4500 + 15 + 50 + (3500 + 350) / 2)));
-}
-
-TEST(Epilogues, BetweenTwoStagesOfARankTheGradientPassesTheOthers) {
-  // Stages 0 and 2 on rank 0, 1 and 3 on rank 1: the second reduction of rank 0
-  // has the backward of stage 1 to itself.
-  TwoStages two = OnRanks(2);
-  for (int32_t s = 2; s < 4; ++s) {
-    Stage stage = StageOf(1, 0, s - 2);
-    stage.rank = RankId(s - 2);
-    two.partition.stages.push_back(stage);
-    two.passes.push_back(two.passes[StageId(0)]);
-    two.updates[stage.rank].reduce = Nanoseconds(8000);
-    two.updates[stage.rank].parts.push_back({StageId(s), 100, 4});
-  }
-  // From 1,500 into stage 2's backward: 4,500 + 1,000 before the end.
-  EXPECT_EQ(two.Epilogues()[RankId(0)],
-            Nanoseconds(8000 - 1500 - 2000 - 2000 + 8 + 25));
-}
-
-TEST(Epilogues, ARankThatTrainsNothingHasNone) {
-  TwoStages two = OnRanks(2);
-  two.updates[RankId(0)] = {};
-  const auto epilogues = two.Epilogues();
-  EXPECT_EQ(epilogues[RankId(0)], kZero);
-  EXPECT_GT(epilogues[RankId(1)], kZero);
 }
 
 }  // namespace

@@ -11,6 +11,30 @@ Duration Times(Duration time, double factor) {
   return Nanoseconds(std::llround(static_cast<double>(time.count()) * factor));
 }
 
+// Returns the factor on the links both ways between two nodes.
+double SlowestLink(const ClusterSpec& cluster, int32_t a, int32_t b) {
+  double there = 1;
+  double back = 1;
+  for (const SlowNodeLink& slow : cluster.slow_links) {
+    if (slow.from_node == a && slow.to_node == b) there *= slow.factor;
+    if (slow.from_node == b && slow.to_node == a) back *= slow.factor;
+  }
+  return std::max(there, back);
+}
+
+double SlowRing(const JobSpec& job, RankId rank) {
+  const ParallelLayout& parallel = job.parallel;
+  const auto node_of = [&](int32_t replica) {
+    return parallel.FirstGpu(replica, rank) / job.cluster.gpus_per_node;
+  };
+  double factor = 1;
+  for (int32_t d = 0; d < parallel.dp; ++d) {
+    factor = std::max(factor, SlowestLink(job.cluster, node_of(d),
+                                          node_of((d + 1) % parallel.dp)));
+  }
+  return factor;
+}
+
 ReplicaView ViewOf(const JobSpec& job, int32_t replica) {
   const ClusterSpec& cluster = job.cluster;
   const ParallelLayout& parallel = job.parallel;
@@ -30,6 +54,9 @@ ReplicaView ViewOf(const JobSpec& job, int32_t replica) {
     }
   }
   if (cluster.slow_links.empty()) return view;
+  for (const RankId rank : view.ranks.ids()) {
+    view.ranks[rank].slow_ring = SlowRing(job, rank);
+  }
   const auto ranks = static_cast<size_t>(parallel.pp);
   view.slow_links.assign(ranks * ranks, 1);
   for (size_t from = 0; from < ranks; ++from) {

@@ -22,6 +22,9 @@ namespace pipeloom::emulator {
 struct RankPlace {
   int32_t group = -1;  // Index into ClusterSpec::node_groups; -1: none.
   double slow = 1;     // Factor on the time of what the rank computes.
+  // Factor on the time of collectives over the replicas of the rank: that of
+  // the slowest link between neighbours on a ring, as each waits for it.
+  double slow_ring = 1;
   bool operator==(const RankPlace&) const = default;
 };
 

@@ -143,10 +143,14 @@ IdVector<RankId, RankUpdate> StageCostModel::Updates(
     if (state.job.IsFrozen(stage.module)) continue;
     state.AddTraffic(state.CastBytes(stage), stage.rank, &all[stage.rank]);
   }
-  for (RankUpdate& update : all) {
+  for (const RankId r : all.ids()) {
+    RankUpdate& update = all[r];
     if (!update.parts.empty()) {
       update.optimizer += state.job.setup.host_per_step;
     }
+    const double ring = state.view.PlaceOf(r).slow_ring;
+    update.reduce = StageCostState::Slowed(update.reduce, ring);
+    update.gather = StageCostState::Slowed(update.gather, ring);
     for (Duration* part : {&update.reduce, &update.optimizer, &update.gather}) {
       *part = StageCostState::Slowed(*part, state.job.setup.stretch);
     }

@@ -29,7 +29,7 @@ struct PassTimes {
   Duration longest{};
 };
 
-// What the update of each rank of a step adds to it. Reductions, optimizer and
+// The time that each rank's update adds to a step. Reductions, optimizer and
 // waits of all ranks end together, as the optimizer needs the norm of all
 // gradients and a wait delays the whole pipeline. An epilogue is 0 for a rank
 // that trains nothing.

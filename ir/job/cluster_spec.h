@@ -94,7 +94,8 @@ struct SlowGpu {
   bool operator==(const SlowGpu&) const = default;
 };
 // A slow link: transfers from one node to another, in this direction, take
-// `factor` times as long.
+// `factor` times as long, and so do reductions and gathers over replicas on a
+// ring that passes it.
 struct SlowNodeLink {
   int32_t from_node = 0;
   int32_t to_node = 0;

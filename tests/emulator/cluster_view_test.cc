@@ -154,6 +154,30 @@ TEST(ClusterView, ASlowGpuSlowsItsRankInItsReplicaAlone) {
   EXPECT_EQ(updates[RankId(2)], fast[RankId(2)]);
 }
 
+TEST(ClusterView, ASlowLinkSlowsTheReductionsWhoseRingsPassIt) {
+  const auto plain = StageCostModel(FourRanks()).Updates(FourStages());
+  JobSpec job = FourRanks();
+  // Rank 1 of both replicas: nodes 1 and 5.
+  for (const auto& [from, to] : {std::pair(1, 5), std::pair(5, 1)}) {
+    job.cluster.slow_links = {{from, to, 3}};
+    const StageCostModel costs(job);
+    for (int32_t replica = 0; replica < 2; ++replica) {
+      const auto slow = costs.ForReplica(replica).Updates(FourStages());
+      for (const RankId r : plain.ids()) {
+        const double factor = r == RankId(1) ? 3 : 1;
+        EXPECT_NEAR(ToSeconds(slow[r].reduce),
+                    factor * ToSeconds(plain[r].reduce), 2e-9);
+        EXPECT_NEAR(ToSeconds(slow[r].gather),
+                    factor * ToSeconds(plain[r].gather), 2e-9);
+        EXPECT_EQ(slow[r].optimizer, plain[r].optimizer);
+      }
+    }
+  }
+  // No ring over replicas joins the nodes of two ranks.
+  job.cluster.slow_links = {{1, 2, 3}};
+  EXPECT_EQ(StageCostModel(job).Updates(FourStages()), plain);
+}
+
 TEST(ClusterView, SlowLinksAndSharedCardsStretchTransfersBetweenNodes) {
   JobSpec job = FourRanks();
   const Bytes payload(64 << 20);

@@ -24,8 +24,9 @@ enum class LinkSharing {
   kFairNic,
 };
 
-// A straggler: everything on the rank, or between two ranks in this direction,
-// takes `factor` times as long. Factors of several stragglers multiply. Each
+// A straggler: everything that the rank computes and copies, without its
+// epilogue, or everything between two ranks in this direction takes `factor`
+// times as long. Factors of several stragglers multiply. Each
 // transfer of a slow link also occupies it for `added` (>= 0) longer: with
 // `ahead` before the transfer, from when its send is reached, also while the
 // receiver is not there yet.

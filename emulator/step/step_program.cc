@@ -537,7 +537,7 @@ void TimesOf(const StepProgram& program, const ExecutionPlan& plan,
   }
   times->epilogues.clear();
   for (const RankId rank : graph.rank_ids()) {
-    times->epilogues.push_back(Scaled(graph.rank(rank).epilogue, slow[rank]));
+    times->epilogues.push_back(graph.rank(rank).epilogue.count());
   }
 }
 

@@ -22,6 +22,10 @@ Pass Mirror(Pass pass) {
 }  // namespace
 
 bool CanReverse(const StageGraph& graph) {
+  // Reversed, a pass would run during one with a larger id.
+  for (const Task& task : graph.tasks()) {
+    if (!task.overlaps.is_none()) return false;
+  }
   for (const RankId r : graph.rank_ids()) {
     if (graph.rank(r).epilogue != graph.rank(RankId(0)).epilogue) return false;
     Bytes kept{};

@@ -22,8 +22,8 @@
 namespace pipeloom::planner {
 
 // Returns whether every rank gives back all that it took, so that memory is
-// empty at both ends, and all epilogues are equal, so that the best schedules
-// of both graphs are the same.
+// empty at both ends, all epilogues are equal, so that the best schedules of
+// both graphs are the same, and no pass runs during another.
 bool CanReverse(const StageGraph& graph);
 
 // Returns the reversed graph. O(tasks + edges). REQUIRES: CanReverse(graph).

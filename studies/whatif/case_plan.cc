@@ -107,7 +107,7 @@ absl::StatusOr<planner::PlanResult> WithSlowRank(
       StepTrace other, emulator::EmulateInOrder(*result.update, {}, &anew));
   // The search does not see buffers of received tensors, so its order is used
   // only if these fit, too.
-  bool fits = true;
+  bool fits = ValidateSchedule(slower, found.schedule).ok();
   const IdVector<RankId, MemoryPeak> peaks = MemoryPeaks(other);
   for (const RankId r : peaks.ids()) {
     const Bytes limit = slower.rank(r).memory.limit;

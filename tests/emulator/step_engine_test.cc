@@ -362,7 +362,10 @@ TEST(StepEngine, SlowRanksAndLinksScaleWhatIsTheirs) {
                                                   .microbatches = 6,
                                                   .weight_grad = kZero,
                                                   .delay = Microseconds(20)});
-  const ExecutionPlan plan = LowerNaively(graph, OneFOneBOrders(graph));
+  IdVector<RankId, RankSpec> ranks = graph.ranks();
+  for (RankSpec& rank : ranks) rank.epilogue = Microseconds(500);
+  const ExecutionPlan plan =
+      LowerNaively(graph.WithRanks(ranks), OneFOneBOrders(graph));
   EmulateOptions options;
   options.slow_ranks = {{RankId(2), 1.5}, {RankId(2), 2}};
   options.slow_links = {{RankId(0), RankId(1), 4}};
@@ -377,6 +380,9 @@ TEST(StepEngine, SlowRanksAndLinksScaleWhatIsTheirs) {
       EXPECT_EQ(
           span.end - span.start,
           Microseconds(span.rank == RankId(0) && to == RankId(1) ? 80 : 20));
+    } else if (span.kind == SpanKind::kEpilogue) {
+      // The network, for most of it.
+      EXPECT_EQ(span.end - span.start, Microseconds(500));
     }
   }
   options.slow_ranks = {{RankId(4), 1.5}};

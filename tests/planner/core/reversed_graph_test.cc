@@ -86,5 +86,29 @@ TEST(ReversedGraphTest, NotWhereEpiloguesDiffer) {
   EXPECT_FALSE(CanReverse(graph.WithRanks(std::move(ranks))));
 }
 
+TEST(ReversedGraphTest, NotWherePassesRunDuringOthers) {
+  const StageGraph graph = UniformGraph(
+      {.ranks = 2, .microbatches = 2, .weight_grad = Milliseconds(1)});
+  EXPECT_TRUE(CanReverse(graph));
+  IdVector<TaskId, Task> tasks = graph.tasks();
+  TaskId backward;
+  for (const TaskId t : graph.tasks_of(RankId(1))) {
+    if (tasks[t].pass == Pass::kBackward) backward = t;
+    if (tasks[t].pass == Pass::kWeightGrad &&
+        tasks[t].microbatch == MicrobatchId(0)) {
+      tasks[t].overlaps = backward;
+    }
+  }
+  // The weight gradient of microbatch 0 during the backward of microbatch 1.
+  for (const TaskId t : graph.tasks_of(RankId(1))) {
+    if (!tasks[t].overlaps.is_none()) tasks[t].overlaps = backward;
+  }
+  const absl::StatusOr<StageGraph> paired =
+      StageGraph::Create(graph.name(), graph.ranks(), graph.module_names(),
+                         std::move(tasks), graph.edges());
+  ASSERT_TRUE(paired.ok()) << paired.status();
+  EXPECT_FALSE(CanReverse(*paired));
+}
+
 }  // namespace
 }  // namespace pipeloom::planner

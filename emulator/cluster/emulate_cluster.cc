@@ -226,6 +226,7 @@ absl::StatusOr<ClusterResult> EmulateCluster(
     step.finish = std::max(step.finish, at(emulated[c].finish));
   }
   std::vector<int64_t> reduced;
+  int64_t wait = 0;
   for (int32_t r = 0; r < num_ranks; ++r) {
     const auto i = static_cast<size_t>(r);
     int64_t computed = 0;
@@ -242,6 +243,18 @@ absl::StatusOr<ClusterResult> EmulateCluster(
       reduced.back() =
           ReducedAt(update, SpansOf(distinct, &ReplicaTimes::last, RankId(r)));
     }
+    int64_t hidden =
+        update.reduce.count() - std::max<int64_t>(0, reduced[i] - computed);
+    if (options.gather_in_forwards) {
+      const int64_t own = WaitForWeights(
+          update, SpansOf(distinct, &ReplicaTimes::first, RankId(r)));
+      wait = std::max(wait, own);
+      hidden += std::max<int64_t>(0, update.gather.count() - own);
+    }
+    // The rank's passes took so much longer.
+    const int64_t lost =
+        std::llround(options.contention * static_cast<double>(hidden));
+    if (lost > 0) reduced[i] = std::max(reduced[i], computed) + lost;
   }
   const int64_t norm =
       reduced.empty() ? 0 : *std::max_element(reduced.begin(), reduced.end());
@@ -261,23 +274,7 @@ absl::StatusOr<ClusterResult> EmulateCluster(
     }
     step.finish = std::max(step.finish, rank.gathered);
   }
-  int64_t wait = 0;
-  double hidden = 0;
-  for (const RankId r : updates.ids()) {
-    const RankUpdate& update = updates[r];
-    const ClusterStep::Rank& rank = step.ranks[r];
-    Duration behind =
-        update.reduce - std::max(kZero, rank.reduced - rank.computed);
-    if (options.gather_in_forwards) {
-      const int64_t own =
-          WaitForWeights(update, SpansOf(distinct, &ReplicaTimes::first, r));
-      wait = std::max(wait, own);
-      behind += std::max(kZero, update.gather - Nanoseconds(own));
-    }
-    hidden = std::max(hidden, static_cast<double>(behind.count()));
-  }
-  step.finish = step.finish + Nanoseconds(wait) +
-                Nanoseconds(std::llround(options.contention * hidden));
+  step.finish += Nanoseconds(wait);
   return result;
 }
 

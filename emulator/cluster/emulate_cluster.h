@@ -48,8 +48,9 @@ struct ClusterOptions {
   // bucket after another. A step is then longer by the time for which forwards
   // wait for weights, instead of by each update's `gather`.
   bool gather_in_forwards = false;
-  // Share of a hidden reduction's or gather's time that the passes lose to it:
-  // multiprocessors and bandwidth. In [0, 1].
+  // Share of a hidden reduction's or gather's time that the passes of its rank
+  // lose to it: multiprocessors and bandwidth. In [0, 1]. Counts as a later end
+  // of the reduction.
   double contention = 0;
   // Whether the optimizer waits for the gradients' norm over all ranks.
   bool clip_gradients = false;

@@ -140,6 +140,10 @@ class PlannerError(RuntimeError):
         self.message = message
 
 
+class _NoAddress(PlannerError):
+    """The client has no address to call yet."""
+
+
 class MisfitError(PlannerError):
     """An answer that is not for what was asked; the message names the field."""
 
@@ -181,11 +185,16 @@ Target = Union[str, Callable[[], str]]
 
 def address_file(path: str) -> Callable[[], str]:
     """Returns a target that is the first line of a file. The file is read again
-    whenever the planner cannot be reached, as it may have moved."""
+    whenever the planner cannot be reached, as it may have moved. Until the file
+    is there and has text, the address is not known, and calls fail as if the
+    planner were not running: they are tried again."""
 
     def read() -> str:
         with open(path, encoding="utf-8") as file:
-            return file.readline().strip()
+            address = file.readline().strip()
+        if not address:
+            raise ValueError(f"the first line of {path} is empty")
+        return address
 
     return read
 
@@ -203,12 +212,16 @@ class Client:
     pauses, until the deadline. PlannerError has the service's last error.
 
     `target` may be a function (address_file), which is called again after a
-    call could not reach the service.
+    call could not reach the service. It may raise as long as the address is not
+    known. ValueError: `target` is an empty string.
     """
 
     def __init__(self, target: Target = "127.0.0.1:50551", *,
                  timeout: float = 60.0, token: Optional[str] = None,
                  tls_root_certificate: Optional[bytes] = None) -> None:
+        if target == "":
+            raise ValueError("target is empty; it must be an address, such as "
+                             "127.0.0.1:50551")
         self._target = target
         self._tls = tls_root_certificate
         self.timeout = timeout
@@ -217,7 +230,8 @@ class Client:
         self._lock = threading.Lock()
         self._closed = False
         self._made = 0.0
-        self.address = ""
+        self.address = ""  # Empty: not known yet; then there is no channel.
+        self._unknown = ""  # Why the address was not known at the last look.
         self._channel: Any = None
         self._calls: Dict[str, Callable[..., Any]] = {}
         self.retries = 0
@@ -245,15 +259,19 @@ class Client:
         (time.monotonic), since gRPC's own attempts come seconds apart. Never
         raises.
         """
-        address = self.address
+        address, unknown = self.address, ""
         if callable(self._target):
             try:
-                address = self._target() or address
-            except Exception:  # pylint: disable=broad-except
-                pass  # The address is not known at the moment.
+                found = self._target()
+                address, unknown = found or address, "it is empty"
+            except Exception as error:  # pylint: disable=broad-except
+                unknown = f"{type(error).__name__}: {error}"
         else:
             address = self._target
         with self._lock:
+            self._unknown = unknown
+            if not address:  # gRPC would connect to nowhere for ever.
+                return
             if self._closed or (address == self.address and
                                 self._channel is not None and
                                 self._made >= older_than):
@@ -288,12 +306,22 @@ class Client:
         return PlannerError(grpc.StatusCode.CANCELLED,
                             "the client is closed; make a new one")
 
+    def _connected(self) -> Any:
+        """Returns the channel; `_lock` is held. PlannerError: the client is
+        closed (CANCELLED), or there is no address yet (UNAVAILABLE)."""
+        if self._closed:
+            raise self._closed_error()
+        if self._channel is None:
+            raise _NoAddress(grpc.StatusCode.UNAVAILABLE,
+                             "the planner's address is not known yet: "
+                             f"{self._unknown}")
+        return self._channel
+
     def _stub(self, method: str) -> Any:
         with self._lock:
-            if self._closed:
-                raise self._closed_error()
+            channel = self._connected()
             if method not in self._calls:
-                self._calls[method] = self._channel.unary_unary(
+                self._calls[method] = channel.unary_unary(
                     _SERVICE + method,
                     request_serializer=lambda m: m.SerializeToString())
             return self._calls[method]
@@ -319,12 +347,16 @@ class Client:
                 if self._closed:  # Since the stub was made.
                     raise self._closed_error() from None
                 raise
-            except grpc.RpcError as error:
-                code = error.code()
-                wait = retry_after(error) or pause * random.uniform(0.5, 1.5)
+            except (grpc.RpcError, _NoAddress) as error:
+                if isinstance(error, _NoAddress):
+                    code, details, asked = error.code, error.message, None
+                else:
+                    code, details = error.code(), error.details() or ""
+                    asked = retry_after(error)
+                wait = asked or pause * random.uniform(0.5, 1.5)
                 left = deadline - time.monotonic()
                 if code not in _RETRIED or left <= wait:
-                    raise PlannerError(code, error.details() or "") from None
+                    raise PlannerError(code, details) from None
                 self.retries += 1
                 begun = time.monotonic()
                 time.sleep(wait)
@@ -418,9 +450,7 @@ class Client:
     def watch(self, job_id: str = "") -> Iterator[Any]:
         """Yields the statistics of each plan when it is made, without end."""
         with self._lock:
-            if self._closed:
-                raise self._closed_error()
-            call = self._channel.unary_stream(
+            call = self._connected().unary_stream(
                 _SERVICE + "Watch",
                 request_serializer=lambda m: m.SerializeToString(),
                 response_deserializer=messages.PlanStatistics.FromString)

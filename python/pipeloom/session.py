@@ -369,7 +369,9 @@ class Session:
                                                      self._call_timeout))
         except Exception as error:  # pylint: disable=broad-except
             call.begun = time.monotonic()
-            self._failed(call, grpc.StatusCode.UNAVAILABLE, str(error))
+            self._failed(call, grpc.StatusCode.UNAVAILABLE,
+                         error.message if isinstance(error, PlannerError)
+                         else str(error))
             return
         with self._cond:
             call.begun = time.monotonic()
@@ -378,6 +380,10 @@ class Session:
                 return
             call.future = future
         future.add_done_callback(lambda _: self._wake())
+
+    def _planner(self) -> str:
+        address = self.client.address
+        return f"the planner at {address}" if address else "the planner"
 
     def _wake(self) -> None:
         with self._cond:
@@ -463,8 +469,7 @@ class Session:
             self._failing_since = None
             watchers = list(self._watchers)
             self._cond.notify_all()
-        self.trouble.end("service", f"the planner at {self.client.address} "
-                         "answers again")
+        self.trouble.end("service", f"{self._planner()} answers again")
         for watcher in watchers:
             watcher()
 
@@ -519,8 +524,7 @@ class Session:
                     self._send_again(call.step)
             self._sweep()
             self._cond.notify_all()
-        self.trouble.begin("service",
-                           f"the planner at {self.client.address}: {why}")
+        self.trouble.begin("service", f"{self._planner()}: {why}")
         for watcher in watchers:
             watcher()
 

@@ -4,6 +4,8 @@ import contextlib
 import logging
 import os
 import sys
+import tempfile
+import threading
 import time
 import unittest
 
@@ -378,6 +380,80 @@ class ReopenTest(FaultsTest):
         for session in group[1:]:
             session.expect(0)
             self.assertIsNotNone(session.wait(0, 60.0), session.counts)
+
+
+class AddressTest(FaultsTest):
+    """The trainer starts before the planner has written its address."""
+
+    def setUp(self):
+        super().setUp()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = os.path.join(folder.name, "address")
+
+    def write(self, text):
+        with open(self.path, "w", encoding="utf-8") as file:
+            file.write(text)
+
+    def client(self, **kwargs):
+        client = pipeloom.Client(pipeloom.address_file(self.path), **kwargs)
+        self.addCleanup(client.close)
+        return client
+
+    def test_a_call_waits_for_the_address(self):
+        planner = self.planner()
+        for before in (None, "", "\n"):
+            if os.path.exists(self.path):
+                os.remove(self.path)
+            if before is not None:
+                self.write(before)
+            client = self.client(timeout=60.0)
+            self.assertEqual(client.address, "")
+            later = threading.Timer(0.5, self.write, [planner.target + "\n"])
+            later.start()
+            self.addCleanup(later.join)
+            job = client.open_job("dip-vlm-s", stages=STAGES,
+                                  module_names=MODULES, job_id="job")
+            self.assertEqual((job.job_id, client.address),
+                             ("job", planner.target), before)
+
+    def test_a_call_without_an_address_says_which_file(self):
+        client = self.client(timeout=0.2)
+        for text, why in ((None, "FileNotFoundError"), ("", "is empty")):
+            if text is not None:
+                self.write(text)
+            for call in (client.list_jobs, lambda: next(client.watch())):
+                with self.assertRaises(pipeloom.PlannerError) as caught:
+                    call()
+                self.assertEqual(caught.exception.code,
+                                 grpc.StatusCode.UNAVAILABLE)
+                self.assertIn("address is not known yet",
+                              str(caught.exception))
+                self.assertIn(self.path, str(caught.exception))
+                self.assertIn(why, str(caught.exception))
+        with self.assertRaisesRegex(ValueError, "target is empty"):
+            pipeloom.Client("")
+
+    def test_a_session_plans_as_soon_as_there_is_an_address(self):
+        planner = self.planner()
+        for before in (None, ""):
+            if os.path.exists(self.path):
+                os.remove(self.path)
+            if before is not None:
+                self.write(before)
+            session = pipeloom.Session(
+                self.client(), pipeloom.Job.of_stages("dip-vlm-s", "job",
+                                                      STAGES, MODULES),
+                rank=0, pauses=(0.01, 0.05))
+            self.addCleanup(session.close)
+            with self.logs() as logs:
+                session.expect(0, text(5, 6))
+                self.until(lambda s=session: s.counts["failures"] > 3)
+                self.write(planner.target + "\n")
+                self.assertIsNotNone(session.wait(0, 60.0), session.counts)
+                session.close()
+            self.assertIn(f"{self.path}", logs.output[0])
+            self.assertNotIn("planner at :", logs.output[0])
 
 
 class ReportsTest(FaultsTest):

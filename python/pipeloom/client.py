@@ -120,8 +120,12 @@ def report_request(job_id: str, step: int, replica: int,
 
 
 def batch_message(samples: Iterable[Sample]) -> Any:
+    """TypeError: `samples` has something else than Samples."""
     batch = messages.BatchMetadata()
-    for s in samples:
+    for i, s in enumerate(samples):
+        if not hasattr(s, "text_tokens"):
+            raise TypeError(f"samples[{i}] is a {type(s).__name__}; it must be "
+                            "a pipeloom.Sample")
         m = batch.samples.add(text_tokens=s.text_tokens)
         for width, height in s.images:
             m.images.add(width_px=width, height_px=height)

@@ -1,5 +1,6 @@
 """The choice of the plan that a step runs: the service's if all ranks have it
 in time, else one that all ranks have already."""
+import collections.abc
 import dataclasses
 import threading
 import time
@@ -121,8 +122,8 @@ class PlanProvider:
     # -- Calls of the trainer --------------------------------------------------
 
     def expect(self, step: int, microbatches: Sequence[Microbatch],
-               samples: Optional[Sequence[Any]] = None,
-               microbatch_of: Sequence[int] = (), *,
+               samples: Optional[Iterable[Any]] = None,
+               microbatch_of: Iterable[int] = (), *,
                whole: bool = False) -> None:
         """Announces a coming step when the data loader knows it, so that it is
         planned (Session.expect) and agreed on while other steps run. With
@@ -130,6 +131,11 @@ class PlanProvider:
         same samples in them, and runs with the trainer's weights. Steps are
         announced in ascending order, the same on all ranks; announcing a step
         that has run says that the training went back to it."""
+        try:
+            microbatch_of = tuple(microbatch_of)
+            own = len(microbatch_of) > 0
+        except TypeError:  # The session refuses it.
+            own = True
         with self._cond:
             if self._closing or any(s.step == step and s.step > self._at
                                     for s in self._open + self._decided):
@@ -137,7 +143,7 @@ class PlanProvider:
             if step <= self._at:
                 self._go_back(step)
             self._open.append(_Step(self._epoch, step, tuple(microbatches),
-                                    len(microbatch_of) > 0))
+                                    own))
             self._cond.notify_all()
         if self._session is not None:
             self._session.expect(step, samples, microbatch_of, whole=whole)
@@ -377,14 +383,26 @@ def with_weights(plan: Plan, own: Sequence[Microbatch]) -> Plan:
         for m, o in zip(plan.microbatches, own)))
 
 
+def _parts_of(described: Any) -> Tuple[Any, Any]:
+    """Returns the samples and microbatch_of of a batch's description, which is
+    a pair of both or samples only. Two samples are no pair."""
+    if isinstance(described, (tuple, list)) and len(described) == 2:
+        samples, microbatch_of = described
+        no_pair = hasattr(samples, "text_tokens") or isinstance(
+            samples, (str, bytes, collections.abc.Mapping))
+        if isinstance(samples, collections.abc.Iterable) and not no_pair:
+            return samples, microbatch_of
+    return described, ()
+
+
 class MetadataPrefetcher:
     """Wraps any iterable of batches: reads `ahead` batches further than it
     yields, and announces them to the provider. Yields (step, batch).
 
     `microbatches(batch)` returns the trainer's own microbatches,
-    `metadata(batch)` the batch's samples, or (samples, microbatch_of). `whole`:
-    the samples are those of all replicas. Not thread-safe. Never waits for the
-    service.
+    `metadata(batch)` the batch's samples, in any iterable, or the pair
+    (samples, microbatch_of). `whole`: the samples are those of all replicas.
+    Not thread-safe. Never waits for the service.
     """
 
     def __init__(self, loader: Iterable[Any], provider: PlanProvider,
@@ -402,9 +420,7 @@ class MetadataPrefetcher:
     def __iter__(self) -> Iterator[Tuple[int, Any]]:
         waiting: List[Tuple[int, Any]] = []
         for batch in self._loader:
-            described = self._metadata(batch)
-            samples, microbatch_of = (described if isinstance(described, tuple)
-                                      else (described, ()))
+            samples, microbatch_of = _parts_of(self._metadata(batch))
             self._provider.expect(self._step, self._microbatches(batch),
                                   samples, microbatch_of, whole=self._whole)
             waiting.append((self._step, batch))

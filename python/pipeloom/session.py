@@ -126,12 +126,13 @@ class Session:
 
     # -- Calls of the trainer --------------------------------------------------
 
-    def expect(self, step: int, samples: Optional[Sequence[Sample]] = None,
-               microbatch_of: Sequence[int] = (), *,
+    def expect(self, step: int, samples: Optional[Iterable[Sample]] = None,
+               microbatch_of: Iterable[int] = (), *,
                whole: bool = False) -> None:
         """Submits the step's batch, if `samples` are given, and fetches its
         plan, both in the background. `whole`: the samples are those of all
-        replicas."""
+        replicas. A batch that is no batch is refused (`refusal`) and logged."""
+        invalid = ""
         with self._cond:
             refused = self._refused.get(step)
             if self._closing or step < self._first:
@@ -141,19 +142,23 @@ class Session:
             known = {c.kind for c in self._calls if c.step == step}
             if samples is not None and "submit" not in known:
                 try:
+                    batch = list(samples)
                     request = submit_request(
-                        self.job.job_id, step, samples,
+                        self.job.job_id, step, batch,
                         replica=None if whole else self.replica,
-                        microbatch_of=microbatch_of, attempt=self.attempt)
+                        microbatch_of=list(microbatch_of),
+                        attempt=self.attempt)
+                    size = fit.BatchSize(len(batch),
+                                         sum(s.text_tokens for s in batch))
                 except Exception as error:  # pylint: disable=broad-except
+                    invalid = f"batch: {error}"
                     refused = PlannerError(grpc.StatusCode.INVALID_ARGUMENT,
-                                           f"batch: {error}")
+                                           invalid)
                     self._refused[step] = refused
                     self.counts["refused"] += 1
                 else:
                     if not whole:
-                        self._batches[step] = fit.BatchSize(
-                            len(samples), sum(s.text_tokens for s in samples))
+                        self._batches[step] = size
                     self._calls.append(_Call("submit", step, request,
                                              wanted=self._submits))
             if ("fetch" not in known and step not in self._plans and
@@ -161,6 +166,9 @@ class Session:
                 self._calls.append(_Call("fetch", step,
                                          self._fetch_request(step)))
             self._cond.notify_all()
+        if invalid:
+            self.trouble.begin("service", f"step {step} cannot be submitted: "
+                               f"{invalid}")
         if self.strict and refused is not None:
             raise refused
 

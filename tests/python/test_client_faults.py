@@ -305,6 +305,74 @@ class LostStepsTest(FaultsTest):
         self.assertEqual(group.counts("planned"), [1] * RANKS)
 
 
+class BatchesTest(FaultsTest):
+    """The forms in which a trainer describes its batches."""
+
+    SAMPLES = text(5, 6, 7)
+
+    def provider(self, **kwargs):
+        planner = self.planner()
+        session = self.session(planner, pauses=(0.01, 0.05), **kwargs)
+        provider = pipeloom.PlanProvider(session, static_schedule, wait=30.0,
+                                         agree=lambda words: [words])
+        self.addCleanup(provider.close)
+        return planner, session, provider
+
+    def run_steps(self, metadata, samples=None):
+        """Runs two steps; returns the batch of each that the planner was sent,
+        the number of planned steps and the session."""
+        samples = samples or self.SAMPLES
+        planner, session, provider = self.provider()
+        for step, _ in pipeloom.MetadataPrefetcher(
+                range(2), provider, lambda b: described(samples), metadata):
+            provider.get(step)
+        # Those before the job was opened came twice.
+        sent = {r.step: (len(r.batch.samples), list(r.microbatch_of))
+                for r in planner.asked("SubmitBatch")}
+        return sent, provider.counts["planned"], session
+
+    def test_samples_in_any_iterable_and_pairs_in_two(self):
+        samples, of = self.SAMPLES, [0, 1, 2]
+        for metadata, own in (
+                (lambda b: samples, []), (lambda b: tuple(samples), []),
+                (lambda b: (s for s in samples), []),
+                (lambda b: (samples, of), of), (lambda b: [samples, of], of),
+                (lambda b: (tuple(samples), tuple(of)), of),
+                (lambda b: ((s for s in samples), (m for m in of)), of)):
+            sent, planned, session = self.run_steps(metadata)
+            self.assertEqual((sent, planned), ({0: (3, own), 1: (3, own)}, 2),
+                             session.counts)
+
+    def test_two_samples_are_no_pair(self):
+        samples = self.SAMPLES[:2]
+        for metadata in (lambda b: samples, lambda b: tuple(samples)):
+            sent, planned, session = self.run_steps(metadata, samples)
+            self.assertEqual((sent, planned), ({0: (2, []), 1: (2, [])}, 2),
+                             session.counts)
+
+    def test_a_batch_that_is_none_is_refused_and_logged(self):
+        of = [0, 1, 2]
+        for described_as, why in (
+                (7, "'int' object is not iterable"),
+                ([{"text_tokens": 5}] * 2, "samples[0] is a dict; it must be"),
+                ([self.SAMPLES, of, of], "samples[0] is a list; it must be"),
+                ((self.SAMPLES, 7), "'int' object is not iterable")):
+            with self.logs() as logs:
+                sent, planned, session = self.run_steps(lambda b: described_as)
+            self.assertEqual((sent, planned), ({}, 0))
+            self.assertIn(why, logs.output[0])
+            self.assertIn("step 0 cannot be submitted", logs.output[0])
+            self.assertIn(why, session.refusal(1))
+
+    def test_a_session_takes_an_iterator(self):
+        planner = self.planner()
+        session = self.session(planner)
+        session.expect(0, iter(self.SAMPLES), iter([0, 1, 2]))
+        self.assertIsNotNone(session.wait(0, 60.0), session.counts)
+        self.assertEqual(
+            list(planner.asked("SubmitBatch")[0].microbatch_of), [0, 1, 2])
+
+
 class AttemptsTest(FaultsTest):
 
     def test_going_back_begins_a_new_attempt_on_all_ranks(self):

@@ -203,6 +203,23 @@ def address_file(path: str) -> Callable[[], str]:
     return read
 
 
+def clean_token(token: str) -> str:
+    """Returns the token without white space around it. TypeError, ValueError:
+    it is none; the message does not have it, as messages are logged."""
+    if not isinstance(token, str):
+        raise TypeError(f"token is a {type(token).__name__}; it must be a str")
+    cleaned = token.strip()
+    if not cleaned:
+        raise ValueError("token has white space only; it must be the text of "
+                         "the service's --token-file")
+    for i, c in enumerate(cleaned):
+        if not " " <= c <= "~":
+            raise ValueError(
+                f"token has U+{ord(c):04X} as its character {i + 1}; all "
+                "characters must be printable ASCII")
+    return cleaned
+
+
 class Client:
     """A connection to `pipeloom serve`. Threads: any.
 
@@ -217,7 +234,13 @@ class Client:
 
     `target` may be a function (address_file), which is called again after a
     call could not reach the service. It may raise as long as the address is not
-    known. ValueError: `target` is an empty string.
+    known.
+
+    `token` is that of the service, such as the text of its --token-file: white
+    space around it does not count. `tls_root_certificate` is the PEM text of
+    the certificate that signed the service's, or of the service's own.
+    ValueError: `target` is an empty string, or the token has characters that no
+    call can carry.
     """
 
     def __init__(self, target: Target = "127.0.0.1:50551", *,
@@ -229,7 +252,7 @@ class Client:
         self._target = target
         self._tls = tls_root_certificate
         self.timeout = timeout
-        self._metadata = ((("authorization", f"Bearer {token}"),)
+        self._metadata = ((("authorization", f"Bearer {clean_token(token)}"),)
                           if token else ())
         self._lock = threading.Lock()
         self._closed = False

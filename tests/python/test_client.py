@@ -144,6 +144,24 @@ class ClientTest(unittest.TestCase):
         self.assertEqual(self.fake.requests[0][2]["authorization"],
                          "Bearer secret")
 
+    def test_white_space_around_a_token_does_not_count(self):
+        for text in ("secret\n", " secret\r\n", "secret"):
+            with pipeloom.Client(self.client.address, token=text) as client:
+                client.plan("job", 4)
+            self.assertEqual(self.fake.requests[-1][2]["authorization"],
+                             "Bearer secret")
+
+    def test_a_token_that_no_call_can_carry_is_refused_without_its_text(self):
+        for token, why in (("hush\nhush", "U\\+000A as its character 5; all"),
+                           ("hush\u00e9", "U\\+00E9"), ("hush\0", "U\\+0000"),
+                           (" \n", "white space only")):
+            with self.assertRaisesRegex(ValueError, f"^token has {why}") as c:
+                pipeloom.Client(self.client.address, token=token)
+            self.assertNotIn("hush", str(c.exception))
+        with self.assertRaisesRegex(TypeError, "token is a bytes") as c:
+            pipeloom.Client(self.client.address, token=b"hush")
+        self.assertNotIn("hush", str(c.exception))
+
     def test_metadata_arrives_as_it_was_given(self):
         self.client.submit_batch(
             "job", 3, [pipeloom.Sample(7, ((640, 480),)),

@@ -11,7 +11,7 @@ In this process (`pip install .` at the project's root), without a service:
 With a service, for trainings:
 
     client = pipeloom.Client("127.0.0.1:50551")
-    job = client.open_job("dip-vlm-s", samples)
+    job = client.open_job("dip-vlm-s", samples, job_id=run)
     session = pipeloom.Session(client, job, rank=rank)
     provider = pipeloom.PlanProvider(session, static, agree=agreement())
     for step, batch in pipeloom.MetadataPrefetcher(loader, provider,

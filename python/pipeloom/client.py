@@ -405,9 +405,12 @@ class Client:
         `timeout` has to be longer. Without it the service searches as long as
         it does by itself. `defer_surplus`: samples of a microbatch that has too many
         may go to a later one. `close_key`: only close_job with the same one
-        closes the job. `new_attempt`: a training begins, maybe again, whose
-        first batch ends what is left of earlier runs; one process says so and
-        sends the Job to the others (pipeloom.torch.of_first_rank)."""
+        closes the job. `job_id` names the run of a training, and is the same
+        when that run starts again; without it, runs that open the same content
+        get one job, whose planner each takes from the other. `new_attempt`: a
+        training begins, maybe again, whose first batch ends what is left of
+        earlier runs; one process says so and sends the Job to the others
+        (pipeloom.torch.of_first_rank)."""
         request = open_request(
             job, samples, stages=stages, module_names=module_names,
             job_id=job_id, partition_time=partition_time,

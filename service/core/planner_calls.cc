@@ -48,7 +48,9 @@ PlanOrError PlannerCore::Look(const PlanKey& key, int32_t rank, bool* on_disk) {
     return absl::InvalidArgumentError(
         absl::StrFormat("rank is %d; it must be in [0, %d)", rank, layout.pp));
   }
-  if (key.attempt < job.attempt) return OldAttempt(key.attempt, job.attempt);
+  if (key.attempt < job.attempt) {
+    return OldAttempt(key.job, key.attempt, job.attempt);
+  }
   if (key.attempt == job.attempt) {
     if (table_.IsForgotten(job, key.step)) {
       return absl::NotFoundError(
@@ -162,7 +164,7 @@ std::vector<PlannerCore::Due> PlannerCore::TakeLateCalls(const std::string& id,
   std::vector<Due> due;
   for (const PlanKey& key : calls_.Keys(id, last)) {
     if (key.attempt < job.attempt) {
-      due.push_back(TakeCalls(key, OldAttempt(key.attempt, job.attempt)));
+      due.push_back(TakeCalls(key, OldAttempt(id, key.attempt, job.attempt)));
     } else if (key.attempt == job.attempt &&
                key.step <= table_.NewestDropped(job)) {
       due.push_back(TakeCalls(key, absl::NotFoundError(absl::StrCat(

@@ -249,7 +249,7 @@ absl::StatusOr<v1::ReportTraceResponse> PlannerCore::Report(
     const Job* job = table_.Find(key.job);
     if (job == nullptr || job->reporting != reporting) return NoJob(key.job);
     if (key.attempt != job->attempt) {
-      return OldAttempt(key.attempt, job->attempt);
+      return OldAttempt(key.job, key.attempt, job->attempt);
     }
     const Outcome* outcome = JobTable::FindOutcome(*job, key);
     if (outcome == nullptr || !std::holds_alternative<PlanPtr>(*outcome)) {

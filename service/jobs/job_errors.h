@@ -34,11 +34,13 @@ inline absl::Status NoJob(const std::string& id) {
       absl::StrFormat("job_id is \"%s\"; there is no such job open", id));
 }
 
-inline absl::Status OldAttempt(int64_t attempt, int64_t current) {
+// Tells a run that another one, or its own restart, has the job now.
+inline absl::Status OldAttempt(const std::string& job, int64_t attempt,
+                               int64_t current) {
   return absl::FailedPreconditionError(absl::StrFormat(
-      "attempt is %d; attempt %d of the job has begun, so it must be at least "
-      "that",
-      attempt, current));
+      "attempt is %d; attempt %d of job %s has begun, so it must be at least "
+      "that; if another run began it, give each run a job_id of its own",
+      attempt, current, job));
 }
 
 inline std::string NameOf(const PlanKey& key) {

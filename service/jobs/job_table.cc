@@ -61,7 +61,8 @@ absl::StatusOr<bool> JobTable::CheckBatch(const Job& job,
     if (old->second->content == packed.content) return true;
     return absl::AlreadyExistsError(absl::StrFormat(
         "batch is another than the one submitted before for step %d; a "
-        "training that goes back sends a larger attempt than %d",
+        "training that goes back sends a larger attempt than %d, and each run "
+        "has a job_id of its own",
         number, job.attempt));
   }
   if (!step.batches.empty() &&
@@ -84,7 +85,7 @@ absl::StatusOr<bool> JobTable::Accept(const std::string& id,
   if (job == nullptr || job->served != submission->job) return NoJob(id);
   submission->files = job->files;
   if (packed.attempt < job->attempt) {
-    return OldAttempt(packed.attempt, job->attempt);
+    return OldAttempt(id, packed.attempt, job->attempt);
   }
   if (packed.attempt > job->attempt) BeginAttempt(packed.attempt, job, gone);
   PIPELOOM_ASSIGN_OR_RETURN(const bool existed, CheckBatch(*job, packed));

@@ -2,6 +2,7 @@
 training that goes back, and the memory of plans by both accounts."""
 import dataclasses
 import os
+import re
 import time
 import unittest
 
@@ -47,7 +48,8 @@ class ClientServiceTest(unittest.TestCase):
         job.search.evaluations = 20
         client = pipeloom.Client(target)
         self.addCleanup(client.close)
-        return client.open_job(job, batch_of(0)[0], job_id="job", **kwargs)
+        return client.open_job(job, batch_of(0)[0],
+                               **{"job_id": "job", **kwargs})
 
     def sessions(self, target, job):
         result = []
@@ -115,6 +117,39 @@ class ClientServiceTest(unittest.TestCase):
         first[0].expect(99, *batch_of(0))
         self.assertIsNone(first[0].wait(99, 60.0))
         self.assertIn("attempt", first[0].refusal(99))
+
+    def test_two_runs_of_one_job(self):
+        """With one job_id the later run takes the job, and the earlier one is
+        told so; with a job_id each, neither notices the other."""
+        server = self.start()
+        first = self.sessions(server.target, self.open(server.target))
+        self.shares(first, 0)
+        own = self.sessions(server.target, self.open(
+            server.target, job_id="own", new_attempt=True))
+        self.shares(own, 0, seed=40)
+        self.shares(first, 1)
+        # Without new_attempt, other batches are refused.
+        second = self.sessions(server.target, self.open(server.target))
+        second[0].expect(0, *batch_of(40))
+        self.assertIsNone(second[0].wait(0, 60.0))
+        self.assertIn("each run has a job_id of its own",
+                      second[0].refusal(0))
+        third = self.sessions(server.target,
+                              self.open(server.target, new_attempt=True))
+        self.shares(third, 0, seed=40)
+        first[0].expect(2, *batch_of(2))
+        self.assertIsNone(first[0].wait(2, 60.0))
+        self.assertIn("attempt 1 of job job has begun", first[0].refusal(2))
+        self.assertIn("give each run a job_id of its own",
+                      first[0].refusal(2))
+        self.shares(own, 1, seed=41)
+
+    def test_the_documented_training_has_a_job_of_its_own(self):
+        with open(os.path.join(ROOT, "docs/integration.md"),
+                  encoding="utf-8") as file:
+            opened = re.search(r"open_job\((.*?)\)\)\n", file.read(), re.S)
+        self.assertIn("new_attempt=True", opened[1])
+        self.assertRegex(opened[1], r"\bjob_id=")
 
     def test_reports_of_an_attempt_are_taken(self):
         server = self.start()

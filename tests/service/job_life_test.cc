@@ -102,7 +102,9 @@ TEST(AttemptTest, ATrainingThatGoesBackGetsPlansAgain) {
               grpc::StatusCode::FAILED_PRECONDITION);
     const grpc::Status old = service.Submit(BatchOf(job, 0, 12));
     EXPECT_EQ(old.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
-    EXPECT_THAT(old.error_message(), HasSubstr("attempt 1"));
+    EXPECT_THAT(old.error_message(), HasSubstr("attempt 1 of job " + job));
+    EXPECT_THAT(old.error_message(),
+                HasSubstr("give each run a job_id of its own"));
   }
   TestService service(options);
   const std::string before = share.SerializeAsString();

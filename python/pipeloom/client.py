@@ -52,6 +52,7 @@ def open_request(job: Union[str, Any], samples: Sequence[Sample], *,
                  module_names: Sequence[str] = (), job_id: str = "",
                  partition_time: Optional[float] = None,
                  defer_surplus: bool = False, close_key: str = "") -> Any:
+    """ValueError: a stage's module has no name."""
     request = messages.OpenJobRequest(job_id=job_id, close_key=close_key)
     if isinstance(job, str):
         request.shipped_job = job
@@ -61,6 +62,12 @@ def open_request(job: Union[str, Any], samples: Sequence[Sample], *,
     if partition_time is not None:
         request.partition_time_us = round(partition_time * 1e6)
     request.defer_surplus = defer_surplus
+    for i, s in enumerate(stages):
+        if not 0 <= s.module < len(module_names):
+            raise ValueError(
+                f"stages[{i}].module is {s.module}; module_names has "
+                f"{len(module_names)} names and must have that of every module "
+                "of the stages")
     if stages:
         request.partition.num_ranks = 1 + max(s.rank for s in stages)
         request.partition.num_segments = 1 + max(s.segment for s in stages)

@@ -162,6 +162,17 @@ class ClientTest(unittest.TestCase):
             pipeloom.Client(self.client.address, token=b"hush")
         self.assertNotIn("hush", str(c.exception))
 
+    def test_stages_need_the_names_of_their_modules(self):
+        stages = [pipeloom.Stage(0, 0, 1, 0, 0), pipeloom.Stage(1, 0, 1, 1, 0)]
+        for names, why in (
+                ((), r"stages\[0\].module is 0; module_names has 0 names"),
+                (("text",), r"stages\[1\].module is 1; module_names has 1 ")):
+            with self.assertRaisesRegex(ValueError, why):
+                self.client.open_job("dip-vlm-s", stages=stages,
+                                     module_names=names)
+            with self.assertRaisesRegex(ValueError, why):
+                pipeloom.Job.of_stages("dip-vlm-s", "job", stages, names)
+
     def test_metadata_arrives_as_it_was_given(self):
         self.client.submit_batch(
             "job", 3, [pipeloom.Sample(7, ((640, 480),)),

@@ -93,6 +93,24 @@ class GlobalBatch(unittest.TestCase):
         self.assertEqual(plan.steps[0].samples, 64)
 
 
+class Samples(unittest.TestCase):
+    def test_numbers_that_are_none_are_called_by_their_field(self):
+        nan, inf = float("nan"), float("inf")
+        for sample, why in (
+                (pipeloom.Sample(nan), "text_tokens is nan"),
+                (pipeloom.Sample(5, audio_seconds=(1.0, inf)),
+                 "audio_seconds[1] is inf"),
+                (pipeloom.Sample(5, ((640, -inf),)), "images[0][1] is -inf"),
+                ({"videos": [{"frames": 8, "seconds": nan}]},
+                 "videos[0].seconds is nan")):
+            with self.assertRaises(ValueError) as caught:
+                pipeloom.plan("dip-vlm-s", [pipeloom.Sample(5), sample],
+                              evaluations=1)
+            self.assertEqual(
+                str(caught.exception), f"samples[1].{why}; it must be a finite "
+                "number that is not negative")
+
+
 class Questions(unittest.TestCase):
     def test_a_budget_and_another_number_of_gpus_are_asked_as_by_the_command(
             self):

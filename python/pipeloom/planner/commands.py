@@ -1,7 +1,10 @@
 """Calls into the planner that is built into this package: options as the
 arguments of the `pipeloom` command, values as files, errors as exceptions."""
+import dataclasses
 import importlib
 import json
+import math
+import numbers
 import os
 import re
 import tempfile
@@ -125,11 +128,27 @@ class Files:
                 "pipeloom.search_layout", message)))
 
 
+def _check_finite(value: Any, name: str) -> None:
+    """ValueError: there is a number in the value that JSON cannot say; `name`
+    is the value's."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            _check_finite(item, f"{name}.{key}")
+    elif isinstance(value, (list, tuple)):
+        for i, item in enumerate(value):
+            _check_finite(item, f"{name}[{i}]")
+    elif (isinstance(value, numbers.Real) and not isinstance(value, int) and
+          not math.isfinite(value)):
+        raise ValueError(f"{name} is {float(value)}; it must be a finite "
+                         "number that is not negative")
+
+
 def sample_lines(samples: Iterable[Union[Sample, Mapping[str, Any]]]) -> str:
     """Returns the samples as JSON Lines, in the format of a batch file."""
     lines = []
     for i, sample in enumerate(samples):
         if isinstance(sample, Sample):
+            _check_finite(dataclasses.asdict(sample), f"samples[{i}]")
             lines.append(to_json({
                 "text_tokens": sample.text_tokens,
                 "images": [list(size) for size in sample.images],
@@ -138,6 +157,7 @@ def sample_lines(samples: Iterable[Union[Sample, Mapping[str, Any]]]) -> str:
                            for clip in sample.videos],
                 "audio_seconds": list(sample.audio_seconds)}))
         elif isinstance(sample, Mapping):
+            _check_finite(sample, f"samples[{i}]")
             lines.append(to_json(dict(sample)))
         else:
             raise TypeError(f"samples[{i}] is {sample!r}; give a "

@@ -175,6 +175,15 @@ def retry_after(error: Any) -> Optional[float]:
     return None
 
 
+def note(answer: Any) -> str:
+    """Returns what the service remarks on a batch that it took, for people:
+    that samples have media which no module takes; empty: nothing."""
+    for key, value in answer.trailing_metadata() or ():
+        if key == "note-bin":
+            return bytes(value).decode("utf-8", "replace")
+    return ""
+
+
 def parsed(response: Any, data: bytes) -> Any:
     """Returns the answer as a message of the kind that `response` makes.
     PlannerError: it is no such message."""

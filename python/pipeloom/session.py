@@ -28,7 +28,7 @@ import grpc
 
 from pipeloom import fit, messages, plan as plans
 from pipeloom.client import (Client, Job, MisfitError, PlannerError, Sample,
-                             frozen_modules, parsed, report_request,
+                             frozen_modules, note, parsed, report_request,
                              retry_after, stages_of, submit_request)
 from pipeloom.trouble import Trouble
 
@@ -411,6 +411,10 @@ class Session:
             self._failed(call, error.code(), error.details() or "",
                          retry_after(error))
             return
+        if call.kind == "submit":
+            why = note(future)
+            if why:
+                self.trouble.note("media", why)
         try:
             self._arrived(call, data)
         except PlannerError as error:

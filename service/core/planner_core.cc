@@ -92,7 +92,7 @@ absl::Status PlannerCore::RefuseIfFull(int32_t plans) const {
 }
 
 absl::StatusOr<v1::SubmitBatchResponse> PlannerCore::Submit(
-    const v1::SubmitBatchRequest& request) {
+    const v1::SubmitBatchRequest& request, std::string* note) {
   Submission submission;
   {
     const MutexLock lock(&mutex_);
@@ -119,9 +119,12 @@ absl::StatusOr<v1::SubmitBatchResponse> PlannerCore::Submit(
           tasks.back(), replica, options_.max_tasks));
     }
   }
+  const std::string unused_media = packed.unused_media;
   PIPELOOM_ASSIGN_OR_RETURN(
       const bool existed,
       Accept(request.job_id(), tasks, std::move(packed), &submission));
+  LogUnusedMedia(request.job_id(), unused_media);
+  if (note != nullptr) *note = unused_media;
   v1::SubmitBatchResponse response;
   response.set_existed(existed);
   response.set_queued(desk_->queue().queued());
@@ -168,6 +171,19 @@ absl::StatusOr<bool> PlannerCore::Accept(const std::string& id,
   }
   Finish(gone, std::move(late));
   return existed;
+}
+
+void PlannerCore::LogUnusedMedia(const std::string& id,
+                                 const std::string& note) {
+  if (note.empty()) return;
+  {
+    const MutexLock lock(&mutex_);
+    Job* job = table_.Find(id);
+    if (job == nullptr || job->logged_media) return;
+    job->logged_media = true;
+  }
+  log_->Write(LogLevel::kWarning, "unused_media",
+              {{"job", id}, {"note", note}});
 }
 
 void PlannerCore::Enqueue(const Submission& submission, int32_t replica) {

@@ -110,9 +110,9 @@ class PlannerCore {
       const v1::OpenJobRequest& request,
       Clock::time_point deadline = Clock::time_point::max(),
       const std::stop_token& stop = {}, std::function<void()> again = {});
-  // Queues a batch for planning.
+  // Queues a batch for planning. Sets `note` to StepBatch::unused_media.
   absl::StatusOr<v1::SubmitBatchResponse> Submit(
-      const v1::SubmitBatchRequest& request);
+      const v1::SubmitBatchRequest& request, std::string* note = nullptr);
   // Learns costs from a measured trace.
   absl::StatusOr<v1::ReportTraceResponse> Report(
       const v1::ReportTraceRequest& request);
@@ -186,6 +186,9 @@ class PlannerCore {
   absl::StatusOr<bool> Accept(const std::string& id,
                               const std::vector<int64_t>& tasks,
                               StepBatch packed, Submission* submission)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Writes the note into the log unless the job has one there; empty: none.
+  void LogUnusedMedia(const std::string& id, const std::string& note)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Queues a plan, unless the step was given up or the job closed meanwhile.
   void Enqueue(const Submission& submission, int32_t replica)

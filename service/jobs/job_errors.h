@@ -19,6 +19,10 @@ namespace pipeloom::service {
 // milliseconds as text.
 inline constexpr char kRetryAfter[] = "retry-after-ms";
 
+// The name of trailing metadata of SubmitBatch: StepBatch::unused_media as
+// UTF-8, if there are any. The same batch gets the same.
+inline constexpr char kNote[] = "note-bin";
+
 // Returns ResourceExhausted with that payload.
 inline absl::Status Busy(const std::string& message, int64_t retry_after_ms) {
   absl::Status status = absl::ResourceExhaustedError(message);

@@ -83,6 +83,7 @@ struct Job {
   std::shared_ptr<const CostEpoch> epoch{};
   int64_t attempt = 0;
   bool attempt_saved = false;  // Whether the job's file states it.
+  bool logged_media = false;   // Whether the log has a StepBatch::unused_media.
   std::map<int64_t, Step> steps{};
   int64_t newest = -1;
   std::map<int32_t, Fetches> fetches{};  // Indexed by replica.

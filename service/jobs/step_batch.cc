@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/numeric.h"
 #include "base/status_macros.h"
 #include "partition/batching/balance_step.h"
@@ -30,6 +31,45 @@ Fingerprint FingerprintOf(const BatchMetadata& batch) {
     for (const double seconds : s.audio_seconds) print.Add(seconds);
   }
   return print.Build();
+}
+
+// Returns StepBatch::unused_media.
+std::string NoteOfUnusedMedia(const ModelSpec& model,
+                              const BatchMetadata& batch, int64_t step) {
+  struct Medium {
+    const char* name;
+    int64_t samples = 0;  // That have some.
+    bool is_used = false;
+  };
+  Medium media[] = {{"images"}, {"videos"}, {"audio"}};
+  const auto look = [&model](Medium* medium, const SampleMetadata& alone) {
+    ++medium->samples;
+    if (medium->is_used) return;
+    const auto work = partition::SampleWork(model, alone);
+    for (const ModuleId m : work.ids()) {
+      medium->is_used = medium->is_used || !work[m].empty();
+    }
+  };
+  for (const SampleMetadata& sample : batch.samples) {
+    if (!sample.images.empty()) look(&media[0], {.images = sample.images});
+    if (!sample.videos.empty()) look(&media[1], {.videos = sample.videos});
+    if (!sample.audio_seconds.empty()) {
+      look(&media[2], {.audio_seconds = sample.audio_seconds});
+    }
+  }
+  std::vector<std::string> unused;
+  for (const Medium& medium : media) {
+    if (medium.samples > 0 && !medium.is_used) {
+      unused.push_back(absl::StrFormat(
+          "%d %s %s", medium.samples,
+          medium.samples == 1 ? "sample has" : "samples have", medium.name));
+    }
+  }
+  if (unused.empty()) return "";
+  return absl::StrFormat(
+      "%s in step %d, which no module of model %s takes: they are planned "
+      "without",
+      absl::StrJoin(unused, " and "), step, model.name);
 }
 
 // Packs the batch into the microbatches that the trainer chose.
@@ -118,6 +158,8 @@ absl::StatusOr<StepBatch> MakeStepBatch(const ServedJob& job,
   for (const int32_t m : request.microbatch_of()) content.Add(m);
   result.content = content.Build();
   result.samples = batch->samples.size();
+  result.unused_media =
+      NoteOfUnusedMedia(job.spec().model, *batch, request.step());
   for (const SampleMetadata& s : batch->samples) {
     result.text_tokens += s.text_tokens;
   }

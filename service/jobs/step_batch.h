@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -33,6 +34,9 @@ struct StepBatch {
   // samples where there is no text.
   int64_t text_tokens = 0;
   int64_t samples = 0;
+  // A sentence of the samples' images, videos or audio that no module of the
+  // model takes, so that they are planned without; empty: there are none.
+  std::string unused_media{};
   std::shared_ptr<const CostEpoch> epoch{};
 };
 

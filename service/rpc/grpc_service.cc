@@ -126,10 +126,6 @@ GrpcService::GrpcService(PlannerCore* core, Metrics* metrics, std::string token,
                [] { MakeWayForServing(Background::kSearch); }),
       tools_(kToolThreads, kToolWaiting,
              [] { MakeWayForServing(Background::kSearch); }) {
-  AddOnPool<v1::SubmitBatchRequest>(server, "SubmitBatch",
-                                    [this](const auto& request, const auto&) {
-                                      return Serialised(core_->Submit(request));
-                                    });
   AddOnPool<v1::ReportTraceRequest>(server, "ReportTrace",
                                     [this](const auto& request, const auto&) {
                                       return Serialised(core_->Report(request));
@@ -154,6 +150,7 @@ GrpcService::GrpcService(PlannerCore* core, Metrics* metrics, std::string token,
         AdmissionTo(method));
   };
   add("OpenJob", [this](const CallPtr& call) { OpenJob(call, nullptr, {}); });
+  add("SubmitBatch", [this](const CallPtr& call) { SubmitBatch(call); });
   add("GetRankPlan", [this](const CallPtr& call) { GetRankPlan(call); });
   add("GetPlan", [this](const CallPtr& call) { GetPlan(call); });
   add("Emulate", [this](const CallPtr& call) { Emulate(call); });
@@ -396,6 +393,19 @@ void GrpcService::ReadSubmission(const CallPtr& call,
       }
     });
     if (!posted) End(call, Busy("too many calls wait", 200));
+  });
+}
+
+void GrpcService::SubmitBatch(const CallPtr& call) {
+  EndOnPool(call, &pool_, [this, call](const std::stop_token&) -> Answer {
+    PIPELOOM_ASSIGN_OR_RETURN(
+        const ParsedRequest<v1::SubmitBatchRequest> request,
+        ReadMessage<v1::SubmitBatchRequest>(call->rpc.get(),
+                                            call->rpc->request()));
+    std::string note;
+    Answer answer = Serialised(core_->Submit(*request, &note));
+    if (!note.empty()) call->rpc->AddTrailing(kNote, note);
+    return answer;
   });
 }
 

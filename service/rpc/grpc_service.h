@@ -61,6 +61,7 @@ class GrpcService final {
   void OpenJob(const CallPtr& call,
                const std::shared_ptr<const v1::OpenJobRequest>& request,
                PlannerCore::Clock::time_point deadline);
+  void SubmitBatch(const CallPtr& call);
   void GetRankPlan(const CallPtr& call);
   void GetPlan(const CallPtr& call);
   void Emulate(const CallPtr& call);

@@ -144,6 +144,21 @@ class ClientServiceTest(unittest.TestCase):
                       first[0].refusal(2))
         self.shares(own, 1, seed=41)
 
+    def test_media_that_no_module_takes_are_noted(self):
+        server = self.start()
+        session = self.sessions(server.target, self.open(server.target))[0]
+        samples, microbatch_of = batch_of(0)
+        samples[1] = dataclasses.replace(samples[1], audio_seconds=(30.0,))
+        with self.assertLogs("pipeloom", "WARNING") as logs:
+            for step in range(3):
+                session.expect(step, samples, microbatch_of)
+                self.assertIsNotNone(session.wait(step, 60.0),
+                                     session.refusal(step))
+        said = [line for line in logs.output if "audio" in line]
+        self.assertEqual(len(said), 1, logs.output)
+        self.assertIn("1 sample has audio in step 0, which no module of model "
+                      "dip-vlm-s takes: they are planned without", said[0])
+
     def test_the_documented_training_has_a_job_of_its_own(self):
         with open(os.path.join(ROOT, "docs/integration.md"),
                   encoding="utf-8") as file:

@@ -129,6 +129,39 @@ TEST(AttemptTest, WaitsOfTheOldAttemptEnd) {
   EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
 }
 
+TEST(JobLifeTest, MediaThatNoModuleTakesAreNotedOnceAJob) {
+  std::string log;
+  service::ServerOptions options = TestOptions();
+  options.log_level = service::LogLevel::kWarning;
+  options.log = [&log](absl::string_view line) {
+    log.append(line.data(), line.size());
+  };
+  TestService service(options);
+  const std::string job = service.OpenSmallJob(1, 5);
+  ASSERT_TRUE(service.Submit(SmallBatch(job, 0, 5)).ok());
+  EXPECT_EQ(service.trailer("note-bin"), "");
+  EXPECT_EQ(log, "");
+  for (int64_t step = 1; step < 4; ++step) {
+    v1::SubmitBatchRequest batch = SmallBatch(job, step, 5);
+    batch.mutable_batch()->mutable_samples(0)->add_audio_seconds(3);
+    batch.mutable_batch()->mutable_samples(2)->add_audio_seconds(2);
+    batch.mutable_batch()->mutable_samples(2)->add_videos()->set_frames(8);
+    // Again, too: the answer may have been lost.
+    for (int i = 0; i < 2; ++i) {
+      ASSERT_TRUE(service.Submit(batch).ok());
+      EXPECT_EQ(service.trailer("note-bin"),
+                absl::StrCat("1 sample has videos and 2 samples have audio "
+                             "in step ",
+                             step,
+                             ", which no module of model small-vlm takes: they "
+                             "are planned without"));
+    }
+  }
+  EXPECT_THAT(log, HasSubstr("\"event\": \"unused_media\", \"job\": \"" + job));
+  EXPECT_THAT(log, HasSubstr("2 samples have audio in step 1,"));
+  EXPECT_EQ(log.find("unused_media"), log.rfind("unused_media"));
+}
+
 TEST(JobLifeTest, AStepFarAheadIsRefusedAndDropsNoPlan) {
   TestService service;
   const std::string job = service.OpenSmallJob(1);

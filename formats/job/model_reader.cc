@@ -321,6 +321,7 @@ void ReadModel(ObjectReader& reader, ModelSpec* model) {
   reader.Read("published_parameters", int64_t{0}, kMaxParameters,
               &model->published_parameters);
   reader.Read("source", &model->source);
+  reader.Read("missing", &model->missing);
   if (!reader.ok()) return;
   if (const std::string circle = FindCircle(*model); !circle.empty()) {
     reader.Fail(reader.LineOf("edges"),

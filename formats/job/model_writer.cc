@@ -250,6 +250,11 @@ std::string PrintModel(const ModelSpec& model) {
   }
   fields.Int("published_parameters", model.published_parameters)
       .Text("source", model.source);
+  if (!model.missing.empty()) {
+    json.Key("missing").BeginArray();
+    for (const std::string& part : model.missing) json.String(part);
+    json.EndArray();
+  }
   json.EndObject();
   return absl::StrCat(LayersOnLines(json.text()), "\n");
 }

@@ -102,6 +102,7 @@ absl::StatusOr<ConfigModel> Finish(const std::string& file,
   }
   result.assumed = std::move(notes.assumed);
   result.missing = std::move(notes.missing);
+  draft.model.missing = result.missing;
   result.model = std::move(draft.model);
   if (!result.missing.empty()) {
     DropUnknownLayers(file, &result.model);

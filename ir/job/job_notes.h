@@ -8,14 +8,9 @@
 
 #include "ir/job/cluster_spec.h"
 #include "ir/job/job_spec.h"
-#include "ir/job/model_spec.h"
+#include "ir/job/model_notes.h"
 
 namespace pipeloom {
-
-// Returns remarks on a model, each with its remedy: edges between modules whose
-// widths do not fit, and parameters that differ from the published ones by more
-// than 5 %.
-std::vector<std::string> ModelNotes(const ModelSpec& model);
 
 // Returns remarks on rates and sizes of a cluster that are so small that they
 // were probably given in another unit, such as gigabytes for bytes.

@@ -396,6 +396,9 @@ struct ModelSpec {
   std::vector<ModuleEdge> edges{};
   int64_t published_parameters = 0;  // 0: not published.
   std::string source{};
+  // Parts of the network that the layers lack, in words, because whoever wrote
+  // the model could not find them out; empty: it is whole.
+  std::vector<std::string> missing{};
   bool operator==(const ModelSpec&) const = default;
 };
 

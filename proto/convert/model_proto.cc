@@ -177,6 +177,7 @@ v1::ModelSpec ToProto(const ModelSpec& model) {
   }
   proto.set_published_parameters(model.published_parameters);
   proto.set_source(model.source);
+  for (const std::string& part : model.missing) proto.add_missing(part);
   return proto;
 }
 

@@ -23,27 +23,6 @@ TEST(JobNotesTest, AJobWhoseSizesFitHasNone) {
   EXPECT_THAT(JobNotes(testing::SmallVlmJob()), IsEmpty());
 }
 
-TEST(JobNotesTest, AnEncoderThatFeedsNobodyIsNamedWithItsEdge) {
-  JobSpec job = testing::SmallVlmJob();
-  job.model.edges.clear();
-  EXPECT_THAT(ModelNotes(job.model),
-              ElementsAre(HasSubstr("{\"from\": \"encoder\", \"to\": ")));
-}
-
-TEST(JobNotesTest, ALayerThatEndsInAnotherWidthIsNamed) {
-  JobSpec job = testing::SmallVlmJob();
-  LayerSpec layer;
-  layer.kind = LayerKind::kLinears;
-  layer.name = "odd";
-  layer.hidden = 512;
-  layer.linears = {{.in = layer.hidden, .out = 100}};
-  job.model.modules[kEncoder].layers.push_back(layer);
-  EXPECT_THAT(
-      ModelNotes(job.model),
-      ElementsAre(AllOf(HasSubstr("(odd) ends in a product of width 100"),
-                        HasSubstr("make them equal"))));
-}
-
 TEST(JobNotesTest, WeightsThatNoGpuCanHoldAreSaid) {
   JobSpec job = testing::SmallVlmJob();
   job.training.memory_limit = Bytes(1000);
@@ -150,28 +129,6 @@ TEST(JobNotesTest, TokensThatCpDoesNotDivideAreNamed) {
   EXPECT_THAT(JobNotes(job),
               ElementsAre(AllOf(HasSubstr("microbatch_tokens is 2050"),
                                 HasSubstr("2056 is the next"))));
-}
-
-TEST(JobNotesTest, ModulesOfWidthsThatDoNotFitAreNamed) {
-  JobSpec job = testing::SmallVlmJob();
-  for (LayerSpec& layer : job.model.modules[kBackbone].layers) {
-    layer.hidden = 768;
-  }
-  EXPECT_THAT(ModelNotes(job.model),
-              ElementsAre(AllOf(HasSubstr("\"encoder\" hands on"),
-                                HasSubstr("\"backbone\" takes 768"),
-                                HasSubstr("LAYER_KIND_LINEARS"))));
-  job.model.edges[0].as_context = true;
-  EXPECT_THAT(ModelNotes(job.model), IsEmpty());
-}
-
-TEST(JobNotesTest, ATotalFarFromThePublishedOneIsNamed) {
-  ModelSpec model = testing::SmallVlmJob().model;
-  model.published_parameters = Parameters(model) * 103 / 100;
-  EXPECT_THAT(ModelNotes(model), IsEmpty());
-  model.published_parameters = 2 * Parameters(model);
-  EXPECT_THAT(ModelNotes(model),
-              ElementsAre(HasSubstr("published_parameters is")));
 }
 
 TEST(JobNotesTest, AStepThatTrainsNothingIsNamed) {

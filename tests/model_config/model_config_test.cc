@@ -6,6 +6,7 @@
 #include "formats/job/spec_loader.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "ir/job/model_notes.h"
 #include "tests/formats/data_dir.h"
 #include "tests/model_config/fixtures.h"
 #include "tests/support/status_matchers.h"
@@ -130,6 +131,7 @@ TEST(ModelConfigTest, AnUnknownArchitectureIsToldWithWhatIsKnown) {
   config["model_type"] = "llama9";
   ASSERT_OK_AND_ASSIGN(const ConfigModel read, Read(config));
   EXPECT_THAT(read.model.source, HasSubstr("llama9"));
+  EXPECT_EQ(read.model.missing, read.missing);
   EXPECT_EQ(read.architecture, "llama9");
   EXPECT_THAT(read.missing,
               ElementsAre(AllOf(HasSubstr("architecture \"llama9\""),
@@ -141,6 +143,18 @@ TEST(ModelConfigTest, AnUnknownArchitectureIsToldWithWhatIsKnown) {
                        Read({{"model_type", "mystery"}}));
   EXPECT_EQ(nothing.missing.size(), 1u);
   EXPECT_TRUE(nothing.model.modules.empty());
+}
+
+TEST(ModelConfigTest, AModelFileKeepsWhatIsMissing) {
+  json config = Llama();
+  config["model_type"] = "llama9";
+  ASSERT_OK_AND_ASSIGN(const ConfigModel read, Read(config));
+  ASSERT_OK_AND_ASSIGN(const ModelSpec again,
+                       ParseModel(PrintModel(read.model), "model.json"));
+  EXPECT_EQ(again, read.model);
+  EXPECT_THAT(ModelNotes(again),
+              Contains(AllOf(HasSubstr("model is incomplete"),
+                             HasSubstr("language model \"llama9\""))));
 }
 
 TEST(ModelConfigTest, AnUnknownVisionEncoderOfLlavaIsMissing) {

@@ -1,0 +1,22 @@
+// Remarks on a model that can be planned, but whose layers probably are not
+// those that are meant.
+#ifndef PIPELOOM_IR_JOB_MODEL_NOTES_H_
+#define PIPELOOM_IR_JOB_MODEL_NOTES_H_
+
+#include <string>
+#include <vector>
+
+#include "ir/job/model_spec.h"
+
+namespace pipeloom {
+
+// Returns remarks on a model, each with its remedy: parts that are missing;
+// layers and modules of widths that do not fit, in elements; feed-forward parts
+// of width 0; encoders that feed nobody; and parameters that differ from the
+// published ones by more than 5 %. Cost is linear in the layers.
+// REQUIRES: ValidateModelSpec(model) is OK.
+std::vector<std::string> ModelNotes(const ModelSpec& model);
+
+}  // namespace pipeloom
+
+#endif  // PIPELOOM_IR_JOB_MODEL_NOTES_H_

@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "ir/job/job_spec.h"
+#include "ir/job/model_notes.h"
 #include "tests/formats/data_dir.h"
 #include "tests/support/status_matchers.h"
 
@@ -17,6 +18,7 @@ namespace pipeloom::formats {
 namespace {
 
 using ::pipeloom::testing::IsOk;
+using ::testing::IsEmpty;
 
 std::vector<std::string> JsonFilesIn(const std::string& folder) {
   std::vector<std::string> names;
@@ -64,6 +66,20 @@ TEST(ShippedWorkloadsTest, EveryModelAndClusterLoadsUnderItsOwnName) {
     EXPECT_EQ(cluster.name, name);
     EXPECT_FALSE(cluster.source.empty());
     EXPECT_FALSE(cluster.device.source.empty());
+  }
+}
+
+TEST(ShippedWorkloadsTest, NoModelHasNotes) {
+  for (const std::string& name : ShippedModelNames()) {
+    SCOPED_TRACE(name);
+    ASSERT_OK_AND_ASSIGN(const ModelSpec model,
+                         LoadModel(name, kDataDir, ReadFile));
+    EXPECT_THAT(ModelNotes(model), IsEmpty());
+  }
+  for (const std::string& name : ShippedJobNames()) {
+    SCOPED_TRACE(name);
+    ASSERT_OK_AND_ASSIGN(const JobSpec job, LoadJob(name, kDataDir, ReadFile));
+    EXPECT_THAT(ModelNotes(job.model), IsEmpty());
   }
 }
 

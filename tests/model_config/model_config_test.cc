@@ -157,6 +157,15 @@ TEST(ModelConfigTest, AModelFileKeepsWhatIsMissing) {
                              HasSubstr("language model \"llama9\""))));
 }
 
+TEST(ModelConfigTest, ModelsOfConfigurationsHaveNoNotes) {
+  const json configs = ReadFixture("configs.json");
+  for (const auto& [name, config] : configs.items()) {
+    SCOPED_TRACE(name);
+    ASSERT_OK_AND_ASSIGN(const ConfigModel read, Read(config));
+    EXPECT_THAT(ModelNotes(read.model), IsEmpty());
+  }
+}
+
 TEST(ModelConfigTest, AnUnknownVisionEncoderOfLlavaIsMissing) {
   json config = ReadFixture("configs.json")["llava-1.5-7b"];
   config["vision_config"]["model_type"] = "pixtral";

@@ -74,6 +74,16 @@ void FinishDecoder(const DecoderShape& shape, int64_t norm_parameters,
       LossHeadLayer(shape.vocab, shape.hidden, shape.tied, norm_parameters));
 }
 
+void CheckLayerTypes(const ConfigNode& config, absl::string_view other) {
+  for (const std::string& type : config.Texts("layer_types")) {
+    if (type == "full_attention" || type == other) continue;
+    config.Fail("layer_types",
+                absl::StrFormat("has \"%s\"; its items must be full_attention "
+                                "or %s",
+                                type, other));
+  }
+}
+
 void SetWindows(const ConfigNode& config, int64_t window,
                 absl::FunctionRef<bool(int64_t)> by_default,
                 ModuleSpec* module) {
@@ -93,8 +103,7 @@ void SetWindows(const ConfigNode& config, int64_t window,
   int64_t index = 0;
   for (LayerSpec& layer : module->layers) {
     if (layer.kind != LayerKind::kTransformer) continue;
-    if (types.empty() ? by_default(index)
-                      : types[index] == "sliding_attention") {
+    if (types.empty() ? by_default(index) : types[index] == kSlidingAttention) {
       layer.attention.window = window;
       layer.name = absl::StrCat("window_", layer.name);
     }

@@ -47,6 +47,13 @@ ModuleSpec BeginDecoder(const DecoderShape& shape);
 void FinishDecoder(const DecoderShape& shape, int64_t norm_parameters,
                    ModuleSpec* module);
 
+inline constexpr absl::string_view kSlidingAttention = "sliding_attention";
+
+// Fails if the configuration's `layer_types` has an item that is neither
+// "full_attention" nor `other`, which a class does not have or which is
+// misspelt.
+void CheckLayerTypes(const ConfigNode& config, absl::string_view other);
+
 // Lets transformer layers attend to the last `window` tokens only (0: to all):
 // those that `layer_types` calls "sliding_attention" or, if the configuration
 // has no such list, those of `by_default`, indexed by layer.

@@ -106,6 +106,7 @@ ModuleSpec ReadPhi3(const ConfigNode& config) {
 }
 
 ModuleSpec ReadPhi4MultimodalText(const ConfigNode& config) {
+  CheckLayerTypes(config, kSlidingAttention);
   return WithWindows(
       config,
       MakeDense(config,

@@ -16,6 +16,7 @@ namespace {
 
 using ::nlohmann::json;
 using ::pipeloom::testing::FailsWith;
+using ::pipeloom::testing::IsOk;
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::Each;
@@ -238,6 +239,35 @@ TEST(ModelConfigTest, LayerTypesNameTheLayersWithWindows) {
   EXPECT_THAT(Read(config),
               FailsWith(absl::StatusCode::kInvalidArgument,
                         HasSubstr("must have one for each of the 4 layers")));
+}
+
+TEST(ModelConfigTest, UnknownLayerTypesAreRefusedWithThoseOfTheClass) {
+  const json configs = ReadFixture("configs.json");
+  struct Case {
+    std::string model;
+    std::string type;
+    std::string says;
+  };
+  const Case cases[] = {
+      {"gpt-oss-20b", "sliding_atention",
+       "must be full_attention or sliding_attention"},
+      {"llama3-8b", "linear_attention",
+       "must be full_attention or sliding_attention"},
+      {"qwen3-next-80b-a3b", "full_atention",
+       "must be full_attention or linear_attention"},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.model);
+    json config = configs[c.model];
+    config["layer_types"] =
+        std::vector<std::string>(config["num_hidden_layers"], "full_attention");
+    EXPECT_THAT(Read(config), IsOk());
+    config["layer_types"][1] = c.type;
+    EXPECT_THAT(Read(config),
+                FailsWith(absl::StatusCode::kInvalidArgument,
+                          AllOf(HasSubstr("field \"layer_types\" has"),
+                                HasSubstr(c.type), HasSubstr(c.says))));
+  }
 }
 
 TEST(ModelConfigTest, YarnScalesTheRotationUnlessItIsDividedAgain) {

@@ -100,6 +100,14 @@ AttentionSpec ReadLatentAttention(const ConfigNode& config, int64_t heads) {
   return a;
 }
 
+void NotePredictionLayers(const ConfigNode& config) {
+  if (config.Has("num_nextn_predict_layers") &&
+      config.Int("num_nextn_predict_layers", kCount) > 0) {
+    config.notes().Assume(
+        "the multi-token-prediction layer is left out, as transformers does");
+  }
+}
+
 ModuleSpec MakeDeepSeek(const ConfigNode& config, DecoderShape shape,
                         int64_t experts, int64_t shared, int64_t per_token,
                         int64_t expert_width, int64_t first_dense) {
@@ -112,18 +120,52 @@ ModuleSpec MakeDeepSeek(const ConfigNode& config, DecoderShape shape,
   }
   FfnSpec ffn = Experts(config, experts, per_token, expert_width);
   ffn.shared_experts = shared;
-  first_dense = std::clamp<int64_t>(first_dense, 0, shape.layers);
+  const LayerSpec sparse =
+      TransformerLayer("block", shape.hidden, a, ffn, {}, vectors);
+  // The class of transformers does not read this field, that of the checkpoint
+  // and the trainers do.
+  const int64_t step = config.Optional("moe_layer_freq", kLayers).value_or(1);
+  LayerSpec plain;
+  for (int64_t i = 0; i < shape.layers; ++i) {
+    if (experts > 0 && i >= first_dense && step > 0 && i % step == 0) {
+      module.layers.push_back(sparse);
+      continue;
+    }
+    if (plain.hidden == 0) {
+      plain = TransformerLayer(
+          "dense_block", shape.hidden, a,
+          {.hidden = config.Int("intermediate_size", kWidth), .gated = true},
+          {.ffn = config.Flag("mlp_bias", false)}, vectors);
+    }
+    module.layers.push_back(plain);
+  }
+  FinishDecoder(shape, shape.hidden, &module);
+  return module;
+}
+
+// The layers of GLM-4.5, with `norms` parameters of norms each.
+ModuleSpec MakeGlm4Moe(const ConfigNode& config, const DecoderShape& shape,
+                       bool bias, int64_t norms) {
+  FfnSpec ffn = Experts(config, config.Int("n_routed_experts", kExperts, 128),
+                        config.Int("num_experts_per_tok", kExperts, 8),
+                        config.Int("moe_intermediate_size", kWidth, 1408));
+  ffn.shared_experts = config.Int("n_shared_experts", kExperts, 1);
+  const Biases biases{.query_key_value = bias};
+  const int64_t first_dense = std::min(
+      config.Int("first_k_dense_replace", {0, kLayers.high}, 1), shape.layers);
+  ModuleSpec module = BeginDecoder(shape);
   if (first_dense > 0) {
-    AddLayers(
-        first_dense,
-        TransformerLayer(
-            "dense_block", shape.hidden, a,
-            {.hidden = config.Int("intermediate_size", kWidth), .gated = true},
-            {.ffn = config.Flag("mlp_bias", false)}, vectors),
-        &module);
+    AddLayers(first_dense,
+              TransformerLayer(
+                  "dense_block", shape.hidden, shape.attention,
+                  {.hidden = config.Int("intermediate_size", kWidth, 10944),
+                   .gated = true},
+                  biases, norms),
+              &module);
   }
   AddLayers(shape.layers - first_dense,
-            TransformerLayer("block", shape.hidden, a, ffn, {}, vectors),
+            TransformerLayer("block", shape.hidden, shape.attention, ffn,
+                             biases, norms),
             &module);
   FinishDecoder(shape, shape.hidden, &module);
   return module;
@@ -201,11 +243,7 @@ ModuleSpec ReadDeepSeekV2(const ConfigNode& config) {
 
 ModuleSpec ReadDeepSeekV3(const ConfigNode& config) {
   const DecoderShape shape = ReadDecoderShape(config, {});
-  if (config.Has("num_nextn_predict_layers") &&
-      config.Int("num_nextn_predict_layers", kCount) > 0) {
-    config.notes().Assume(
-        "the multi-token-prediction layer is left out, as transformers does");
-  }
+  NotePredictionLayers(config);
   return MakeDeepSeek(
       config, shape, config.Int("n_routed_experts", kExperts, 256),
       config.Int("n_shared_experts", kExperts, 1),
@@ -240,32 +278,21 @@ ModuleSpec ReadGptOss(const ConfigNode& config) {
   return module;
 }
 
+ModuleSpec ReadGlm4Moe(const ConfigNode& config) {
+  const DecoderShape shape =
+      ReadDecoderShape(config, {.kv_heads = 8, .vocab = 151552});
+  NotePredictionLayers(config);
+  const int64_t norms =
+      config.Flag("use_qk_norm", false) ? 2 * shape.attention.head_dim : 0;
+  return MakeGlm4Moe(config, shape, config.Flag("attention_bias", false),
+                     2 * shape.hidden + norms);
+}
+
 ModuleSpec ReadGlm4MoeText(const ConfigNode& config) {
   const DecoderShape shape =
       ReadDecoderShape(config, {.kv_heads = 8, .vocab = 151424});
-  FfnSpec ffn = Experts(config, config.Int("n_routed_experts", kExperts, 128),
-                        config.Int("num_experts_per_tok", kExperts, 8),
-                        config.Int("moe_intermediate_size", kWidth, 1408));
-  ffn.shared_experts = config.Int("n_shared_experts", kExperts, 1);
-  const Biases biases{.query_key_value = config.Flag("attention_bias", true)};
-  const int64_t first_dense = std::min(
-      config.Int("first_k_dense_replace", {0, kLayers.high}, 1), shape.layers);
-  ModuleSpec module = BeginDecoder(shape);
-  if (first_dense > 0) {
-    AddLayers(first_dense,
-              TransformerLayer(
-                  "dense_block", shape.hidden, shape.attention,
-                  {.hidden = config.Int("intermediate_size", kWidth, 10944),
-                   .gated = true},
-                  biases, 2 * shape.hidden),
-              &module);
-  }
-  AddLayers(shape.layers - first_dense,
-            TransformerLayer("block", shape.hidden, shape.attention, ffn,
-                             biases, 2 * shape.hidden),
-            &module);
-  FinishDecoder(shape, shape.hidden, &module);
-  return module;
+  return MakeGlm4Moe(config, shape, config.Flag("attention_bias", true),
+                     2 * shape.hidden);
 }
 
 ModuleSpec ReadLlama4Text(const ConfigNode& config) {

@@ -1,5 +1,5 @@
 // Language models with experts: Mixtral, Qwen2 and Qwen3 MoE, DeepSeek V2 and
-// V3, GPT-OSS, GLM-4.5, Llama 4.
+// V3 (and Kimi K2), GPT-OSS, GLM-4.5, Llama 4.
 #ifndef PIPELOOM_FORMATS_MODEL_CONFIG_MIXTURE_DECODERS_H_
 #define PIPELOOM_FORMATS_MODEL_CONFIG_MIXTURE_DECODERS_H_
 
@@ -16,6 +16,7 @@ ModuleSpec ReadQwen3Moe(const ConfigNode& config);
 ModuleSpec ReadDeepSeekV2(const ConfigNode& config);
 ModuleSpec ReadDeepSeekV3(const ConfigNode& config);
 ModuleSpec ReadGptOss(const ConfigNode& config);
+ModuleSpec ReadGlm4Moe(const ConfigNode& config);
 ModuleSpec ReadGlm4MoeText(const ConfigNode& config);
 ModuleSpec ReadLlama4Text(const ConfigNode& config);
 

@@ -1,6 +1,8 @@
 // Configurations of checkpoints that transformers has no class for, or reads
 // under other names.
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -65,6 +67,119 @@ TEST(CheckpointsTest, KimiVlHasTheParametersThatAddUpByHand) {
   EXPECT_EQ(Parameters(read.model.modules[ModuleId(1)]), language);
   // Equal to torchtitan's class of the model: trainer_counts.py.
   EXPECT_EQ(Parameters(read.model), 16'407'654'384);
+}
+
+json Moonshot(const std::string& type, int64_t vocab, int64_t experts,
+              int64_t heads, int64_t first_dense) {
+  return {{"model_type", type},
+          {"hidden_size", 7168},
+          {"intermediate_size", 18432},
+          {"moe_intermediate_size", 2048},
+          {"num_hidden_layers", 61},
+          {"num_attention_heads", heads},
+          {"num_key_value_heads", heads},
+          {"n_shared_experts", 1},
+          {"n_routed_experts", experts},
+          {"num_experts_per_tok", 8},
+          {"kv_lora_rank", 512},
+          {"q_lora_rank", 1536},
+          {"qk_nope_head_dim", 128},
+          {"qk_rope_head_dim", 64},
+          {"v_head_dim", 128},
+          {"vocab_size", vocab},
+          {"first_k_dense_replace", first_dense}};
+}
+
+// The sizes of moonshotai/Kimi-K2-Instruct, published as 1 trillion, 32 billion
+// of them active.
+TEST(CheckpointsTest, KimiK2HasTheLayersOfDeepSeekV3) {
+  ASSERT_OK_AND_ASSIGN(const ConfigModel read,
+                       Read(Moonshot("kimi_k2", 163840, 384, 64, 1)));
+  EXPECT_THAT(read.missing, IsEmpty());
+  const int64_t h = 7168;
+  const int64_t attention = h * 1536 + 1536 + 1536 * 64 * 192 + h * (512 + 64) +
+                            512 + 512 * 64 * 256 + 64 * 128 * h;
+  EXPECT_EQ(Parameters(read.model),
+            2 * 163840 * h + h + 61 * (attention + 2 * h) + 3 * h * 18432 +
+                60 * (h * 384 + (384 + 1) * 3 * h * 2048));
+  EXPECT_NEAR(static_cast<double>(Parameters(read.model)), 1.026e12, 0.001e12);
+}
+
+// Counted by layers that have experts: 3 of 61 have none, and of the rest those
+// with an odd number have none where every second has them.
+TEST(CheckpointsTest, DeepSeekHasExpertsInEveryNthLayer) {
+  json config = Moonshot("deepseek_v3", 129280, 256, 128, 3);
+  const auto with_experts = [&] {
+    const auto read = Read(config);
+    std::vector<int> layers;
+    if (!read.ok()) return layers;
+    int i = -1;  // The first is the embedding.
+    for (const LayerSpec& layer : read->model.modules[ModuleId(0)].layers) {
+      if (layer.ffn.experts > 0) layers.push_back(i);
+      ++i;
+    }
+    return layers;
+  };
+  EXPECT_EQ(with_experts().size(), 58u);
+  config["moe_layer_freq"] = 1;
+  EXPECT_EQ(with_experts().size(), 58u);
+  config["moe_layer_freq"] = 2;
+  const std::vector<int> every_second = with_experts();
+  ASSERT_EQ(every_second.size(), 29u);
+  EXPECT_EQ(every_second[0], 4);
+  EXPECT_EQ(every_second[1], 6);
+}
+
+// The sizes of zai-org/GLM-4.5 and GLM-4.5-Air, published as 355 and 106
+// billion parameters.
+json Glm(int64_t hidden, int64_t dense_width, int64_t layers, int64_t experts,
+         int64_t expert_width, int64_t first_dense, bool norms) {
+  return {{"model_type", "glm4_moe"},
+          {"hidden_size", hidden},
+          {"intermediate_size", dense_width},
+          {"num_hidden_layers", layers},
+          {"num_attention_heads", 96},
+          {"num_key_value_heads", 8},
+          {"head_dim", 128},
+          {"vocab_size", 151552},
+          {"n_routed_experts", experts},
+          {"n_shared_experts", 1},
+          {"num_experts_per_tok", 8},
+          {"moe_intermediate_size", expert_width},
+          {"first_k_dense_replace", first_dense},
+          {"num_nextn_predict_layers", 1},
+          {"attention_bias", true},
+          {"use_qk_norm", norms},
+          {"tie_word_embeddings", false}};
+}
+
+int64_t GlmByHand(int64_t h, int64_t dense_width, int64_t layers,
+                  int64_t experts, int64_t expert_width, int64_t first_dense,
+                  bool norms) {
+  const int64_t inner = 96 * 128;
+  const int64_t key_value = 2 * 8 * 128;
+  const int64_t attention =
+      2 * h * inner + h * key_value + inner + key_value + (norms ? 2 * 128 : 0);
+  return 2 * 151552 * h + h + layers * (attention + 2 * h) +
+         first_dense * 3 * h * dense_width +
+         (layers - first_dense) *
+             (h * experts + (experts + 1) * 3 * h * expert_width);
+}
+
+TEST(CheckpointsTest, Glm45HasTheParametersThatAddUpByHand) {
+  ASSERT_OK_AND_ASSIGN(const ConfigModel air,
+                       Read(Glm(4096, 10944, 46, 128, 1408, 1, false)));
+  EXPECT_THAT(air.missing, IsEmpty());
+  EXPECT_THAT(air.assumed, Contains(HasSubstr("multi-token-prediction layer")));
+  EXPECT_EQ(Parameters(air.model),
+            GlmByHand(4096, 10944, 46, 128, 1408, 1, false));
+  EXPECT_NEAR(static_cast<double>(Parameters(air.model)), 106e9, 1e9);
+  ASSERT_OK_AND_ASSIGN(const ConfigModel whole,
+                       Read(Glm(5120, 12288, 92, 160, 1536, 3, true)));
+  EXPECT_THAT(whole.missing, IsEmpty());
+  EXPECT_EQ(Parameters(whole.model),
+            GlmByHand(5120, 12288, 92, 160, 1536, 3, true));
+  EXPECT_NEAR(static_cast<double>(Parameters(whole.model)), 355e9, 3.55e9);
 }
 
 TEST(CheckpointsTest, KimiVlLimitsTheTokensOfAnImageAsItsProcessorDoes) {

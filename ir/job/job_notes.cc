@@ -87,6 +87,20 @@ void AddLowPrecision(const JobSpec& job, const DeviceSpec& device,
   }
 }
 
+// Adds a note on a memory limit that a device cannot hold.
+void AddMemoryLimit(const JobSpec& job, const DeviceSpec& device,
+                    std::vector<std::string>* notes) {
+  const Bytes limit = job.training.memory_limit;
+  if (limit <= device.memory) return;
+  constexpr double kGiB = 1 << 30;
+  notes->push_back(absl::StrFormat(
+      "training.memory_limit_bytes is %.4g GiB, but device \"%s\" has %.4g "
+      "GiB, so plans may not fit into it: use %d or less, or leave it out",
+      static_cast<double>(limit.count()) / kGiB, device.name,
+      static_cast<double>(device.memory.count()) / kGiB,
+      device.memory.count()));
+}
+
 }  // namespace
 
 std::vector<std::string> ClusterNotes(const ClusterSpec& cluster) {
@@ -124,8 +138,10 @@ std::vector<std::string> JobNotes(const JobSpec& job) {
     notes.push_back(std::move(note));
   }
   AddLowPrecision(job, job.cluster.device, std::nullopt, &notes);
+  AddMemoryLimit(job, job.cluster.device, &notes);
   for (const NodeGroup& group : job.cluster.node_groups) {
     AddLowPrecision(job, group.device, group.precision, &notes);
+    AddMemoryLimit(job, group.device, &notes);
   }
   bool trains = false;
   bool has_experts = false;

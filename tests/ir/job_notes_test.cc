@@ -108,6 +108,19 @@ TEST(JobNotesTest, PrecisionsThatADeviceDoesNotHaveAreSaid) {
                   HasSubstr("setup.fp8_products is true, but device")));
 }
 
+TEST(JobNotesTest, AMemoryLimitAboveTheMemoryIsSaid) {
+  JobSpec job = testing::SmallVlmJob();
+  job.training.memory_limit = job.cluster.device.memory;
+  EXPECT_THAT(JobNotes(job), IsEmpty());
+  job.training.memory_limit = Bytes(1'000'000'000'000);
+  EXPECT_THAT(
+      JobNotes(job),
+      ElementsAre(
+          AllOf(HasSubstr("memory_limit_bytes is 931.3 GiB, but device"),
+                HasSubstr(absl::StrCat(
+                    "use ", job.cluster.device.memory.count(), " or less")))));
+}
+
 TEST(JobNotesTest, RanksWithoutALayerAreSaid) {
   JobSpec job = testing::SmallVlmJob();
   int32_t layers = 0;

@@ -49,6 +49,32 @@ int64_t MixerGroups(const LayerSpec& layer) {
   return layer.state_space.heads > 0 ? layer.state_space.groups : 0;
 }
 
+// Heads of keys and values; 0 with low ranks, which trainers divide in another
+// way.
+int64_t KeyValueHeads(const LayerSpec& layer) {
+  const AttentionSpec& a = layer.attention;
+  return Heads(layer) > 0 && a.query_rank == 0 && a.kv_rank == 0 ? a.kv_heads
+                                                                 : 0;
+}
+
+// Adds a note if tp does not divide the key and value heads of a module whose
+// query heads it divides.
+void AddKeyValueHeads(const ModuleSpec& module, const ParallelLayout& layout,
+                      std::vector<std::string>* notes) {
+  for (const LayerSpec& layer : module.layers) {
+    const int64_t n = KeyValueHeads(layer);
+    if (n % layout.tp == 0 || Heads(layer) % layout.tp != 0) continue;
+    notes->push_back(absl::StrFormat(
+        "module \"%s\" has layers of %d key-value heads, which tp = %d does "
+        "not divide; Megatron-Core before 0.16 refuses that, and times are "
+        "those of %s: use tp = %d for it in parallel.modules",
+        module.name, n, layout.tp,
+        n < layout.tp ? "heads repeated on several GPUs" : "an even share",
+        std::gcd(n, int64_t{layout.tp})));
+    return;
+  }
+}
+
 int64_t Experts(const LayerSpec& layer) {
   return layer.kind == LayerKind::kTransformer ? layer.ffn.experts : 0;
 }
@@ -153,6 +179,7 @@ std::vector<std::string> JobNotes(const JobSpec& job) {
     AddDivision(module, "heads", scatters_heads ? "tp x cp" : "tp",
                 int64_t{layout.tp} * (scatters_heads ? layout.cp : 1),
                 "for it in parallel.modules", Heads, &notes);
+    AddKeyValueHeads(module, layout, &notes);
     AddDivision(module, "heads of a mixer", layout.cp > 1 ? "tp x cp" : "tp",
                 int64_t{layout.tp} * layout.cp, "for it in parallel.modules",
                 MixerHeads, &notes);

@@ -121,6 +121,34 @@ TEST(JobNotesTest, AMemoryLimitAboveTheMemoryIsSaid) {
                     "use ", job.cluster.device.memory.count(), " or less")))));
 }
 
+TEST(JobNotesTest, KeyValueHeadsThatTpDoesNotDivideAreNamed) {
+  JobSpec job = testing::SmallVlmJob();
+  job.parallel.tp = 4;
+  const auto set_heads = [&](int64_t heads, int64_t kv_heads) {
+    for (LayerSpec& layer : job.model.modules[kBackbone].layers) {
+      if (layer.attention.kind == AttentionKind::kNone) continue;
+      layer.attention.heads = heads;
+      layer.attention.kv_heads = kv_heads;
+    }
+  };
+  set_heads(24, 4);
+  EXPECT_THAT(JobNotes(job), IsEmpty());
+  set_heads(24, 2);
+  EXPECT_THAT(JobNotes(job),
+              ElementsAre(AllOf(HasSubstr("2 key-value heads, which tp = 4"),
+                                HasSubstr("Megatron-Core before 0.16"),
+                                HasSubstr("repeated on several GPUs"),
+                                HasSubstr("use tp = 2"))));
+  set_heads(24, 6);
+  EXPECT_THAT(JobNotes(job), ElementsAre(HasSubstr("those of an even share")));
+  for (LayerSpec& layer : job.model.modules[kBackbone].layers) {
+    if (layer.attention.kind != AttentionKind::kNone) {
+      layer.attention.kv_rank = 64;
+    }
+  }
+  EXPECT_THAT(JobNotes(job), IsEmpty()) << "low ranks have no such heads";
+}
+
 TEST(JobNotesTest, RanksWithoutALayerAreSaid) {
   JobSpec job = testing::SmallVlmJob();
   int32_t layers = 0;

@@ -101,6 +101,14 @@ void AddLowPrecision(const JobSpec& job, const DeviceSpec& device,
     return;
   }
   if (setup.fp8_products && !IsBlackwell(device) &&
+      setup.fp8_recipe == Fp8Recipe::kBlocks) {
+    notes->push_back(absl::StrFormat(
+        "setup.fp8_recipe is FP8_RECIPE_BLOCKS, but device \"%s\" counts as "
+        "one without MXFP8 products, as its bf16_flops_per_second is below "
+        "2e15: its products take the time of FP8_RECIPE_TENSOR",
+        device.name));
+  }
+  if (setup.fp8_products && !IsBlackwell(device) &&
       (setup.fp8_recipe == Fp8Recipe::kFp4 ||
        setup.fp8_recipe == Fp8Recipe::kFp4Plain)) {
     notes->push_back(absl::StrFormat(
@@ -110,6 +118,25 @@ void AddLowPrecision(const JobSpec& job, const DeviceSpec& device,
         setup.fp8_recipe == Fp8Recipe::kFp4 ? "FP8_RECIPE_FP4"
                                             : "FP8_RECIPE_FP4_PLAIN",
         device.name));
+  }
+}
+
+// Adds the settings of fp8 products where there are none.
+void AddSettingsOfNoProducts(const TrainingSetup& setup,
+                             std::vector<std::string>* notes) {
+  if (setup.fp8_products) return;
+  const struct {
+    const char* field;
+    bool given;
+  } settings[] = {{"fp8_recipe", setup.fp8_recipe != Fp8Recipe::kTensor},
+                  {"fp8_attention", setup.fp8_attention},
+                  {"fp8_gathers", setup.fp8_gathers}};
+  for (const auto& s : settings) {
+    if (!s.given) continue;
+    notes->push_back(absl::StrFormat(
+        "setup.%s is given, but setup.fp8_products is false, so it changes "
+        "nothing: set fp8_products, or leave it out",
+        s.field));
   }
 }
 
@@ -169,6 +196,7 @@ std::vector<std::string> JobNotes(const JobSpec& job) {
     AddLowPrecision(job, group.device, group.precision, &notes);
     AddMemoryLimit(job, group.device, &notes);
   }
+  AddSettingsOfNoProducts(job.setup, &notes);
   bool trains = false;
   bool has_experts = false;
   for (const ModuleId m : job.model.modules.ids()) {

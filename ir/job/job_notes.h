@@ -17,11 +17,12 @@ namespace pipeloom {
 std::vector<std::string> ClusterNotes(const ClusterSpec& cluster);
 
 // Returns the remarks on a job's model and cluster; precisions that a device
-// does not have, and memory limits above its memory; and, in the order of the
-// modules: heads that tp does not divide (with all-to-all context parallelism
-// tp x cp), key and value heads that it does not divide, experts that ep does
-// not divide; ep where no module has experts; ranks without a layer; then
-// tokens of a microbatch that cp does not divide, and that nothing is trained.
+// does not have, and memory limits above its memory; settings of fp8 products
+// where there are none; and, in the order of the modules: heads that tp does
+// not divide (with all-to-all context parallelism tp x cp), key and value heads
+// that it does not divide, experts that ep does not divide; ep where no module
+// has experts; ranks without a layer; then tokens of a microbatch that cp does
+// not divide, and that nothing is trained.
 // REQUIRES: ValidateJobSpec(job) is OK.
 std::vector<std::string> JobNotes(const JobSpec& job);
 

@@ -108,6 +108,37 @@ TEST(JobNotesTest, PrecisionsThatADeviceDoesNotHaveAreSaid) {
                   HasSubstr("setup.fp8_products is true, but device")));
 }
 
+TEST(JobNotesTest, BlocksOfScalesNeedADeviceThatHasThem) {
+  JobSpec job = testing::SmallVlmJob();
+  job.cluster.device.fp8 = {1.979e15};
+  job.setup.fp8_products = true;
+  job.setup.fp8_recipe = Fp8Recipe::kBlocks;
+  EXPECT_THAT(
+      JobNotes(job),
+      ElementsAre(
+          AllOf(HasSubstr("setup.fp8_recipe is FP8_RECIPE_BLOCKS, but device"),
+                HasSubstr("take the time of FP8_RECIPE_TENSOR"))));
+  job.cluster.device.bf16 = {2.25e15};
+  EXPECT_THAT(JobNotes(job), IsEmpty());
+}
+
+TEST(JobNotesTest, SettingsOfFp8ProductsNeedThem) {
+  JobSpec job = testing::SmallVlmJob();
+  job.cluster.device.fp8 = {4.5e15};
+  job.cluster.device.bf16 = {2.25e15};
+  job.setup.fp8_recipe = Fp8Recipe::kBlocks;
+  job.setup.fp8_attention = true;
+  job.setup.fp8_gathers = true;
+  EXPECT_THAT(
+      JobNotes(job),
+      ElementsAre(
+          HasSubstr("setup.fp8_recipe is given, but setup.fp8_products"),
+          HasSubstr("setup.fp8_attention is given"),
+          HasSubstr("setup.fp8_gathers is given")));
+  job.setup.fp8_products = true;
+  EXPECT_THAT(JobNotes(job), IsEmpty());
+}
+
 TEST(JobNotesTest, AMemoryLimitAboveTheMemoryIsSaid) {
   JobSpec job = testing::SmallVlmJob();
   job.training.memory_limit = job.cluster.device.memory;

@@ -64,10 +64,9 @@ class BacktestCommand : public Command {
 
   std::vector<Flag> Flags() override {
     std::vector<Flag> flags;
-    flags.push_back(
-        {"fit", &flags_.options.fit, "", "fit one scalar a framework"});
+    flags.push_back({"fit", &flags_.fit, "", "fit one scalar a framework"});
     flags.push_back({"costs",
-                     &costs_,
+                     &flags_.costs,
                      "SOURCE",
                      "of operators: the profile that ships for the device, "
                      "where there is one, or its peak rates alone",
@@ -79,18 +78,16 @@ class BacktestCommand : public Command {
         "write an HTML page: predicted against measured, errors by cause"));
     flags.push_back(
         {"format", &format_, "FORMAT", "of the output", {"table", "json"}});
-    flags.push_back(DataDirFlag(&flags_.options.data_dir));
+    flags.push_back(DataDirFlag(&flags_.data_dir));
     return flags;
   }
 
   absl::Status Run(const std::vector<std::string>& args,
                    const Context& context) override {
-    PIPELOOM_ASSIGN_OR_RETURN(flags_.options.data_dir,
-                              FindDataDir(flags_.options.data_dir));
+    PIPELOOM_ASSIGN_OR_RETURN(flags_.data_dir, FindDataDir(flags_.data_dir));
     PIPELOOM_ASSIGN_OR_RETURN(flags_.files, Files(args));
     flags_.set = args.size() != 1;
     flags_.json = format_ == "json";
-    flags_.options.measured = costs_ == "profile";
     return PrintBacktest(flags_, context);
   }
 
@@ -99,8 +96,7 @@ class BacktestCommand : public Command {
   // in ".csv".
   absl::StatusOr<std::vector<std::string>> Files(
       const std::vector<std::string>& args) const {
-    const std::string folder =
-        absl::StrCat(flags_.options.data_dir, "/validation");
+    const std::string folder = absl::StrCat(flags_.data_dir, "/validation");
     std::vector<std::string> files;
     std::vector<std::string> shipped;
     for (const std::string& table : args) {
@@ -128,7 +124,6 @@ class BacktestCommand : public Command {
   }
 
   BacktestFlags flags_{};
-  std::string costs_ = "profile";
   std::string format_ = "table";
 };
 

@@ -67,7 +67,7 @@ class EmulateCommand : public Command {
                      "the measured runs of a CSV, as `backtest` does"});
     flags.push_back(OutputFlag("csv", &against_.csv_out,
                                "with --against: write the comparison as CSV"));
-    flags.push_back({"fit", &against_.options.fit, "",
+    flags.push_back({"fit", &against_.fit, "",
                      "with --against: fit one scalar a framework"});
     flags.push_back(
         {"sharing",
@@ -124,9 +124,9 @@ class EmulateCommand : public Command {
     if (!against_file_.empty()) {
       against_.files = {against_file_};
       against_.report = report_;
-      against_.options.data_dir = source_.job.data_dir;
+      against_.data_dir = source_.job.data_dir;
       against_.json = format_ == "json";
-      against_.options.measured = source_.job.costs == "profile";
+      against_.costs = source_.job.costs;
       return PrintBacktest(against_, context);
     }
     std::vector<std::string> args = arguments;

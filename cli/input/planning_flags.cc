@@ -170,11 +170,12 @@ absl::StatusOr<WhatIfBase> ReadWhatIfBase(const std::string& job,
                                           const Context& context) {
   WhatIfBase base;
   studies::WhatIfInput& input = base.input;
-  PIPELOOM_ASSIGN_OR_RETURN(input.data_dir, FindDataDir(flags.job.data_dir));
+  PIPELOOM_ASSIGN_OR_RETURN(const std::string data_dir,
+                            FindDataDir(flags.job.data_dir));
   // The job is read before the batch, so that a misspelt job is reported first.
   const auto read = [](const std::string& path) { return ReadFile(path); };
-  PIPELOOM_ASSIGN_OR_RETURN(
-      input.job, formats::JobTemplate::Load(job, input.data_dir, read));
+  PIPELOOM_ASSIGN_OR_RETURN(input.job,
+                            formats::JobTemplate::Load(job, data_dir, read));
   PIPELOOM_ASSIGN_OR_RETURN(base.changes, ChangesOf(flags.job));
   PIPELOOM_ASSIGN_OR_RETURN(input.base, ReadJobInput(job, flags.job, context));
   input.costs = flags.job.costs;

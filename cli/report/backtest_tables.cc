@@ -85,7 +85,8 @@ void WriteComparison(const studies::Comparison& comparison,
       json.Key("emulated_peak_bytes").Int(c.emulated.peak_allocated.count());
       json.Key("peak_error").Number(c.peak_error());
     }
-    json.Key("fitted").Bool(c.fitted).EndObject();
+    json.Key("fitted").Bool(c.fitted);
+    json.Key("prices").String(c.prices).EndObject();
   }
   json.EndArray().Key("frameworks").BeginArray();
   for (const studies::FrameworkScalar& s : comparison.scalars) {
@@ -117,15 +118,15 @@ std::string QuotedCsv(const std::string& text) {
 
 constexpr char kCsvColumns[] =
     "line,framework,run,measured_ms,emulated_ms,step_error,measured_gib,"
-    "emulated_gib,used\n";
+    "emulated_gib,used,prices\n";
 
 std::string CsvRow(const studies::ComparedRun& c) {
   return absl::StrFormat(
-      "%d,%s,%s,%.3f,%.3f,%.4f,%.3f,%.3f,%s\n", c.run.line, c.run.framework,
+      "%d,%s,%s,%.3f,%.3f,%.4f,%.3f,%.3f,%s,%s\n", c.run.line, c.run.framework,
       QuotedCsv(c.run.name), ToMilliseconds(c.run.step_time),
       ToMilliseconds(c.emulated.step_time), c.step_error(),
       Gib(c.run.peak_allocated), Gib(c.emulated.peak_allocated),
-      c.fitted ? "fit" : "error");
+      c.fitted ? "fit" : "error", c.prices);
 }
 
 }  // namespace
@@ -143,10 +144,10 @@ void BacktestErrors::Add(const studies::Comparison& comparison,
 }
 
 std::string BacktestTable(const studies::Comparison& comparison) {
-  Table rows(
-      {"line", "run", "layout", "micro", "batch", "seq", "measured ms",
-       "emulated ms", "error", "peak GiB", "emulated GiB", "error", "used"},
-      3);
+  Table rows({"line", "run", "layout", "micro", "batch", "seq", "measured ms",
+              "emulated ms", "error", "peak GiB", "emulated GiB", "error",
+              "used", "prices"},
+             3);
   for (const studies::ComparedRun& c : comparison.runs) {
     const bool peak = c.run.peak_allocated > Bytes(0);
     rows.AddRow(
@@ -159,7 +160,7 @@ std::string BacktestTable(const studies::Comparison& comparison) {
          peak ? absl::StrFormat("%.2f", Gib(c.run.peak_allocated)) : "-",
          peak ? absl::StrFormat("%.2f", Gib(c.emulated.peak_allocated)) : "-",
          peak ? absl::StrFormat("%+.1f %%", 100 * c.peak_error()) : "-",
-         c.fitted ? "fit" : "error"});
+         c.fitted ? "fit" : "error", c.prices});
   }
   Table sums({"framework", "of", "rows", "mean", "median", "worst", "bias"}, 2);
   const auto add = [&](const std::string& name, const std::string& framework) {
@@ -311,12 +312,16 @@ std::string BacktestSetCsv(
 }
 
 absl::Status PrintBacktest(const BacktestFlags& flags, const Context& context) {
-  studies::BacktestOptions options = flags.options;
-  PIPELOOM_ASSIGN_OR_RETURN(options.data_dir, FindDataDir(options.data_dir));
+  PIPELOOM_ASSIGN_OR_RETURN(const std::string data_dir,
+                            FindDataDir(flags.data_dir));
   const studies::StudyContext study = StudyContextOf(context);
   const absl::StatusOr<std::vector<studies::MeasuredTable>> loaded =
-      studies::LoadTables(flags.files, options.data_dir, study.read);
+      studies::LoadTables(flags.files, data_dir, study.read);
   if (!loaded.ok()) return UsageError(loaded.status().message());
+  studies::BacktestOptions options{.fit = flags.fit};
+  if (flags.costs == "profile") {
+    options.profiles = formats::DeviceProfiles(data_dir, study.read);
+  }
   PIPELOOM_ASSIGN_OR_RETURN(const std::vector<studies::TableComparison> tables,
                             studies::CompareTables(*loaded, options, study));
   const studies::Comparison& first = tables.front().comparison;

@@ -51,8 +51,10 @@ class BacktestErrors {
 };
 
 struct BacktestFlags {
-  studies::BacktestOptions options{};  // `data_dir` as it is typed.
-  std::vector<std::string> files{};    // At least one.
+  std::string data_dir{};  // As it is typed.
+  bool fit = false;
+  std::string costs = "profile";     // "profile" or "roofline".
+  std::vector<std::string> files{};  // At least one.
   bool set = false;       // Whether to print the result of a set of tables.
   std::string csv_out{};  // File to write; empty: none.
   std::string report{};   // The same, of the page.

@@ -4,11 +4,15 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <memory>
+#include <set>
 #include <stop_token>
+#include <string>
 #include <thread>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -16,6 +20,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "base/fingerprint.h"
+#include "base/mutex.h"
 #include "base/status_macros.h"
 #include "cli/console/build_id.h"
 #include "cli/console/files.h"
@@ -24,7 +29,7 @@
 #include "cli/report/kept_partitions.h"
 #include "cli/run/follow.h"
 #include "formats/job/spec_loader.h"
-#include "formats/profile/profile_reader.h"
+#include "formats/profile/device_profiles.h"
 #include "formats/text/json_writer.h"
 #include "service/guard/listener.h"
 #include "service/load_generator/load_test.h"
@@ -63,21 +68,36 @@ service::LogLevel LevelOf(const std::string& name) {
   return service::LogLevel::kInfo;
 }
 
-// Returns a shipped device's profile; null if there is none, or if the name
-// looks like a path.
-std::shared_ptr<const DeviceProfile> FindProfile(const std::string& device,
-                                                 const std::string& data_dir) {
-  if (device.empty() || device[0] == '.' || absl::StrContains(device, "/")) {
-    return nullptr;
-  }
-  const std::string path =
-      absl::StrCat(data_dir, "/profiles/", device, ".json");
-  const absl::StatusOr<std::string> text = ReadFile(path);
-  if (!text.ok()) return nullptr;
-  absl::StatusOr<DeviceProfile> profile =
-      formats::ParseDeviceProfile(*text, path);
-  if (!profile.ok()) return nullptr;
-  return std::make_shared<const DeviceProfile>(*std::move(profile));
+// Returns the source of profiles of the devices of jobs. It reads them anew for
+// each job, and warns of each device once that its own profile does not price.
+service::ProfileSource ProfilesOf(
+    const std::string& data_dir,
+    const std::function<void(absl::string_view)>& warn) {
+  constexpr size_t kMostNoted = 64;
+  struct Noted {
+    Mutex mutex{};
+    std::set<std::string> devices ABSL_GUARDED_BY(mutex){};
+  };
+  return [data_dir, warn,
+          noted = std::make_shared<Noted>()](const std::string& device)
+             -> absl::StatusOr<std::shared_ptr<const DeviceProfile>> {
+    const formats::DeviceProfiles profiles(
+        data_dir, [](const std::string& path) { return ReadFile(path); });
+    PIPELOOM_ASSIGN_OR_RETURN(auto profile, profiles.Find(device));
+    if (profile != nullptr && profile->device == device) return profile;
+    const MutexLock lock(&noted->mutex);
+    if (noted->devices.size() < kMostNoted &&
+        noted->devices.insert(device).second) {
+      warn(absl::StrCat(
+          "note: there is no measured profile of device \"", device, "\": ",
+          profile == nullptr
+              ? "its peak rates and efficiencies price"
+              : absl::StrCat("that of ", profile->device, ", at the rates of ",
+                             device, ", prices"),
+          " its operators"));
+    }
+    return profile;
+  };
 }
 
 bool IsLoopback(const std::string& address) {
@@ -250,9 +270,7 @@ absl::Status RunServe(const ServeSettings& settings, const Context& context) {
   core.state_dir = settings.state;
   core.files = {.data_dir = data_dir,
                 .read = [](const std::string& path) { return ReadFile(path); }};
-  core.profiles = [data_dir](const std::string& device) {
-    return FindProfile(device, data_dir);
-  };
+  core.profiles = ProfilesOf(data_dir, context.warn);
   if (!IsLoopback(settings.listen) && options.token.empty()) {
     context.warn(absl::StrCat("note: ", settings.listen,
                               " can be reached from other machines, and no "

@@ -571,7 +571,7 @@ void FitProfile(DeviceProfile* profile) {
 }
 
 std::string RateChange(const DeviceSpec& device, const DeviceProfile& profile) {
-  if (device.name != profile.device || !profile.derived_from.empty()) return "";
+  if (device.name == profile.device && !profile.derived_from.empty()) return "";
   const struct {
     const char* name;
     double now;

@@ -96,10 +96,10 @@ std::vector<std::string> MissingMeasurements(const DeviceProfile* profile);
 std::vector<std::string> MissingLookups(const JobSpec& job,
                                         const OpCostModel& costs);
 
-// Describes the rates of the device that differ from those that its profile was
+// Describes the rates of the device that differ from those that the profile was
 // measured at, and their factors: "memory bandwidth x 0.5". Prices then follow
 // the rates, and no point counts as measured. Empty if none differ, or if the
-// profile is of another device.
+// profile is the device's own and was derived from another's.
 std::string RateChange(const DeviceSpec& device, const DeviceProfile& profile);
 
 // Fits the constants of all tables that have none. About 100 ms per table.

@@ -69,4 +69,9 @@ std::vector<std::string> ShippedClusterNames() {
           "l40s"};
 }
 
+std::vector<std::string> ShippedProfileNames() {
+  return {"a100-sxm", "a800-sxm", "b200-sxm", "h100-sxm",
+          "h20",      "h200-sxm", "h800-sxm", "l40s"};
+}
+
 }  // namespace pipeloom::formats

@@ -34,6 +34,7 @@ using FileReader =
 std::vector<std::string> ShippedJobNames();
 std::vector<std::string> ShippedModelNames();
 std::vector<std::string> ShippedClusterNames();
+std::vector<std::string> ShippedProfileNames();  // Names of devices.
 
 // Load a file. `name_or_path` with a slash or ending in ".json" is a path,
 // otherwise a shipped name. The error of an unknown name lists the shipped

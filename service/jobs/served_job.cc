@@ -38,11 +38,20 @@ absl::StatusOr<std::shared_ptr<const ServedJob>> ServedJob::Create(
   served->unlimited_ = spec;
   served->unlimited_.parallel.dp = 1;
   served->unlimited_.training.microbatches = kMaxMicrobatches;
+  absl::Status bad_profile;
   served->operators_ = emulator::MakeOpCosts(
-      spec.cluster, spec.parallel, [&](const std::string& device) {
-        served->profiles_.push_back(profiles ? profiles(device) : nullptr);
+      spec.cluster, spec.parallel,
+      [&](const std::string& device) -> const DeviceProfile* {
+        if (!profiles) return nullptr;
+        auto profile = profiles(device);
+        if (!profile.ok()) {
+          bad_profile = profile.status();
+          return nullptr;
+        }
+        served->profiles_.push_back(*std::move(profile));
         return served->profiles_.back().get();
       });
+  PIPELOOM_RETURN_IF_ERROR(bad_profile);
   const bool balanced = spec.training.assignment == SampleAssignment::kBalanced;
   if (balanced && defer_surplus) {
     return absl::InvalidArgumentError(

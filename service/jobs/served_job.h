@@ -32,9 +32,11 @@ struct CostEpoch {
   Fingerprint context{};
 };
 
-// Returns the profile of a device by its name, or null if it has none.
+// Returns the profile of a device by its name, or null if it has none. An
+// error: its profile cannot be used.
 using ProfileSource =
-    std::function<std::shared_ptr<const DeviceProfile>(const std::string&)>;
+    std::function<absl::StatusOr<std::shared_ptr<const DeviceProfile>>(
+        const std::string&)>;
 
 // The lessons of a job's sample steps (planner/job/warm_up.h).
 using Lessons = std::vector<std::shared_ptr<const CarriedStep>>;
@@ -61,10 +63,10 @@ class ServedJob {
   // There is no search for jobs whose steps have more than 40,000 tasks. Then
   // searches sample steps, if `effort` says so and there is a sample.
   // `profiles` may be empty. Takes milliseconds without a search.
-  // InvalidArgument: `sample` is empty, but needed to make a partition or to
-  // balance the job's samples; or `defer_surplus` is set for a job with
-  // balanced samples. Cancelled: `effort.left` was requested. Other errors are
-  // those of planner::JobPlanner.
+  // InvalidArgument: a profile cannot be used; `sample` is empty, but needed to
+  // make a partition or to balance the job's samples; or `defer_surplus` is set
+  // for a job with balanced samples. Cancelled: `effort.left` was requested.
+  // Other errors are those of planner::JobPlanner.
   static absl::StatusOr<std::shared_ptr<const ServedJob>> Create(
       std::string id, JobSpec job, const BatchMetadata& sample,
       std::optional<Partition> partition, const ProfileSource& profiles,

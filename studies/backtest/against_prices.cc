@@ -1,49 +1,43 @@
 #include "studies/backtest/against_prices.h"
 
+#include <map>
+#include <string>
 #include <utility>
+#include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "emulator/cost/profile_cost.h"
-#include "formats/profile/profile_reader.h"
+#include "ir/profile/device_profile.h"
+#include "studies/job/device_prices.h"
 
 namespace pipeloom::studies {
 
-absl::StatusOr<const emulator::OpCostModel*> AgainstPrices::Of(
-    const ClusterSpec& cluster, const ParallelLayout& parallel,
-    const std::string& data_dir, const formats::FileReader& read) {
+absl::StatusOr<const AgainstPrices::Prices*> AgainstPrices::Of(
+    const ClusterSpec& cluster, const ParallelLayout& parallel) {
   for (const Known& known : known_) {
     if (known.cluster == cluster && known.parallel == parallel) {
-      return known.costs.get();
+      return &known.prices;
     }
   }
-  PIPELOOM_ASSIGN_OR_RETURN(const DeviceProfile* profile,
-                            ProfileOf(cluster.device.name, data_dir, read));
-  known_.push_back({cluster, parallel,
-                    emulator::MakeOpCosts(cluster, parallel, profile,
-                                          cluster.device.kernel_overhead)});
-  return known_.back().costs.get();
-}
-
-absl::StatusOr<const DeviceProfile*> AgainstPrices::ProfileOf(
-    const std::string& device, const std::string& data_dir,
-    const formats::FileReader& read) {
-  if (const auto it = profiles_.find(device); it != profiles_.end()) {
-    return &it->second;
+  std::map<std::string, std::shared_ptr<const DeviceProfile>> profiles;
+  std::vector<std::string> devices = {cluster.device.name};
+  for (const NodeGroup& group : cluster.node_groups) {
+    devices.push_back(group.device.name);
   }
-  const std::string model = device.substr(0, device.find('-'));
-  for (const std::string& name : {device, model, model + "-sxm"}) {
-    const std::string path =
-        absl::StrCat(data_dir, "/profiles/", name, ".json");
-    const absl::StatusOr<std::string> text = read(path);
-    if (!text.ok()) continue;
-    PIPELOOM_ASSIGN_OR_RETURN(DeviceProfile profile,
-                              formats::ParseDeviceProfile(*text, path));
-    return &profiles_.emplace(device, std::move(profile)).first->second;
+  bool any = false;
+  for (const std::string& device : devices) {
+    PIPELOOM_ASSIGN_OR_RETURN(profiles[device], profiles_.Find(device));
+    any = any || profiles[device] != nullptr;
   }
-  return absl::NotFoundError(absl::StrCat(
-      "no measured profile of device ", device, " in ", data_dir,
-      "/profiles; without --measured operators are priced by roofline"));
+  Prices prices;
+  prices.name = PricesName(profiles[cluster.device.name].get());
+  if (any) {
+    prices.costs = emulator::MakeOpCosts(
+        cluster, parallel,
+        [&](const std::string& device) { return profiles[device].get(); });
+  }
+  known_.push_back({cluster, parallel, std::move(prices)});
+  return &known_.back().prices;
 }
 
 }  // namespace pipeloom::studies

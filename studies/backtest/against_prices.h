@@ -1,18 +1,17 @@
-// The measured prices of the clusters of a backtest.
+// The prices of the clusters of a backtest.
 #ifndef PIPELOOM_STUDIES_BACKTEST_AGAINST_PRICES_H_
 #define PIPELOOM_STUDIES_BACKTEST_AGAINST_PRICES_H_
 
-#include <map>
+#include <list>
 #include <memory>
 #include <string>
-#include <vector>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "emulator/ops/op_cost.h"
-#include "formats/job/spec_loader.h"
+#include "formats/profile/device_profiles.h"
 #include "ir/job/cluster_spec.h"
 #include "ir/job/parallel_layout.h"
-#include "ir/profile/device_profile.h"
 
 namespace pipeloom::studies {
 
@@ -20,26 +19,29 @@ namespace pipeloom::studies {
 // 50 ms. Not thread-safe.
 class AgainstPrices {
  public:
-  // Returns prices by the shipped profile of the cluster's device, or else of
-  // its model ("a100-vtrain": a100-sxm). They live as long as this object.
-  // NotFound: neither profile ships.
-  absl::StatusOr<const emulator::OpCostModel*> Of(
-      const ClusterSpec& cluster, const ParallelLayout& parallel,
-      const std::string& data_dir, const formats::FileReader& read);
+  struct Prices {
+    // Null: no device of the cluster has a profile, so that peak rates price.
+    std::unique_ptr<const emulator::OpCostModel> costs{};
+    std::string name = "roofline";  // PricesName of the cluster's device.
+  };
+
+  explicit AgainstPrices(formats::DeviceProfiles profiles)
+      : profiles_(std::move(profiles)) {}
+
+  // Returns the prices by the profiles of the cluster's devices, which live as
+  // long as this object. Errors are those of formats::DeviceProfiles.
+  absl::StatusOr<const Prices*> Of(const ClusterSpec& cluster,
+                                   const ParallelLayout& parallel);
 
  private:
   struct Known {
     ClusterSpec cluster{};
     ParallelLayout parallel{};
-    std::unique_ptr<const emulator::OpCostModel> costs{};
+    Prices prices{};
   };
 
-  absl::StatusOr<const DeviceProfile*> ProfileOf(
-      const std::string& device, const std::string& data_dir,
-      const formats::FileReader& read);
-
-  std::map<std::string, DeviceProfile> profiles_{};
-  std::vector<Known> known_{};
+  formats::DeviceProfiles profiles_{};
+  std::list<Known> known_{};
 };
 
 }  // namespace pipeloom::studies

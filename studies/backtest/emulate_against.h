@@ -59,7 +59,8 @@ absl::StatusOr<EmulatedRun> EmulateMeasuredRun(
 
 struct ComparedRun {
   formats::MeasuredRun run{};
-  bool fitted = false;  // Whether it was used to fit its framework's scalar.
+  bool fitted = false;   // Whether it was used to fit its framework's scalar.
+  std::string prices{};  // The device of the profile, or "roofline".
   EmulatedRun emulated{};
   // Return emulated over measured, less 1; peak_error is 0 if the peak was not
   // measured.

@@ -99,8 +99,8 @@ struct Work {
   const BacktestOptions& options;
   const StudyContext& context;
   const ProgressCallback& progress;
+  AgainstPrices prices;
   int64_t done = 0;
-  AgainstPrices prices{};
 };
 
 absl::StatusOr<Comparison> CompareTable(const MeasuredTable& table,
@@ -119,18 +119,16 @@ absl::StatusOr<Comparison> CompareTable(const MeasuredTable& table,
     std::vector<MeasuredRun> runs;
     std::vector<ClusterSpec> clusters;
     std::vector<const emulator::OpCostModel*> measured;
+    std::vector<std::string> prices;
     for (const size_t i : group) {
       PIPELOOM_RETURN_IF_ERROR(stop_at(i));
       runs.push_back(table.runs[i]);
       clusters.push_back(table.clusters[i]);
-      if (!work->options.measured) continue;
-      const auto costs =
-          work->prices.Of(clusters.back(), runs.back().parallel,
-                          work->options.data_dir, work->context.read);
-      if (!costs.ok() && !absl::IsNotFound(costs.status())) {
-        return costs.status();
-      }
-      measured.push_back(costs.ok() ? *costs : nullptr);
+      PIPELOOM_ASSIGN_OR_RETURN(
+          const AgainstPrices::Prices* const of_run,
+          work->prices.Of(clusters.back(), runs.back().parallel));
+      measured.push_back(of_run->costs.get());
+      prices.push_back(of_run->name);
     }
     absl::StatusOr<Comparison> compared =
         CompareRuns(std::move(runs), clusters, work->options.fit, measured,
@@ -138,6 +136,7 @@ absl::StatusOr<Comparison> CompareTable(const MeasuredTable& table,
     if (!compared.ok()) return Prefixed(table.file, compared.status());
     for (size_t k = 0; k < group.size(); ++k) {
       result.runs[group[k]] = std::move(compared->runs[k]);
+      result.runs[group[k]].prices = std::move(prices[k]);
     }
     // Without a fit it is that of the framework's first run.
     for (FrameworkScalar& scalar : compared->scalars) {
@@ -185,7 +184,10 @@ absl::StatusOr<std::vector<TableComparison>> CompareTables(
   }
   const ProgressCallback progress =
       context.StartProgress("comparing runs", total);
-  Work work{.options = options, .context = context, .progress = progress};
+  Work work{.options = options,
+            .context = context,
+            .progress = progress,
+            .prices = AgainstPrices(options.profiles)};
   std::vector<TableComparison> results;
   for (const MeasuredTable& table : tables) {
     TableComparison result{.name = table.name, .predicted = table.predicted};

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "formats/job/spec_loader.h"
+#include "formats/profile/device_profiles.h"
 #include "formats/profile/measured_runs.h"
 #include "ir/job/cluster_spec.h"
 #include "studies/backtest/emulate_against.h"
@@ -36,11 +37,9 @@ absl::StatusOr<std::vector<MeasuredTable>> LoadTables(
     const formats::FileReader& read);
 
 struct BacktestOptions {
-  std::string data_dir{};
   bool fit = false;
-  // Whether to price operators by the measured profile of the device, or else
-  // of its model ("a100-vtrain": a100-sxm), where one ships.
-  bool measured = true;
+  // Those that price devices; a device without any is priced by its rates.
+  formats::DeviceProfiles profiles{};
 };
 
 struct TableComparison {

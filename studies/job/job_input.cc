@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -15,12 +16,12 @@
 #include "emulator/cost/profile_cost.h"
 #include "emulator/stage/stage_cost.h"
 #include "formats/job/spec_loader.h"
-#include "formats/profile/profile_reader.h"
 #include "partition/batching/balance_step.h"
 #include "partition/batching/epochs.h"
 #include "partition/batching/load_meter.h"
 #include "partition/batching/token_count.h"
 #include "planner/core/timed_budget.h"
+#include "studies/job/device_prices.h"
 
 namespace pipeloom::studies {
 namespace {
@@ -246,32 +247,12 @@ absl::StatusOr<std::vector<partition::PackedStep>> PackInOrder(
   return steps;
 }
 
-// Returns the shipped profile of a device; null if there is none, or if the
-// device's name looks like a path.
-absl::StatusOr<std::shared_ptr<const DeviceProfile>> ShippedProfile(
-    const std::string& device, const std::string& data_dir,
-    const formats::FileReader& read) {
-  if (device.empty() || absl::StrContains(device, "/") ||
-      absl::EndsWith(device, ".json")) {
-    return nullptr;
-  }
-  absl::StatusOr<DeviceProfile> profile =
-      formats::LoadDeviceProfile(device, data_dir, read);
-  if (profile.ok()) {
-    return std::make_shared<const DeviceProfile>(*std::move(profile));
-  }
-  if (absl::IsNotFound(profile.status())) return nullptr;
-  return profile.status();
-}
-
-void NoteRates(const DeviceSpec& device, const DeviceProfile* profile,
-               const StudyContext& context) {
-  if (profile == nullptr) return;
-  const std::string change = emulator::RateChange(device, *profile);
-  if (change.empty()) return;
-  context.Warn(absl::StrCat("note: ", device.name, " has other rates than its ",
-                            "profile was measured at (", change,
-                            "): measured prices follow their ratio"));
+// Returns the profile that prices a device of the job; null: its rates do.
+const DeviceProfile* ProfileOf(const JobInput& input,
+                               const std::string& device) {
+  if (device == input.job.cluster.device.name) return input.profile.get();
+  const auto found = input.more_profiles.find(device);
+  return found == input.more_profiles.end() ? nullptr : found->second.get();
 }
 
 }  // namespace
@@ -326,7 +307,6 @@ absl::StatusOr<JobInput> LoadJobInput(const std::string& job,
 
 absl::StatusOr<JobInput> MakeJobInput(JobSpec job, const JobOptions& options,
                                       const StudyContext& context) {
-  const std::string& data_dir = options.data_dir;
   JobInput input;
   input.job = std::move(job);
   TrainingSpec& training = input.job.training;
@@ -352,24 +332,45 @@ absl::StatusOr<JobInput> MakeJobInput(JobSpec job, const JobOptions& options,
   }
   PIPELOOM_RETURN_IF_ERROR(ValidateJobSpec(input.job));
   if (options.costs == "profile") {
-    PIPELOOM_ASSIGN_OR_RETURN(
-        input.profile,
-        ShippedProfile(input.job.cluster.device.name, data_dir, context.read));
-    NoteRates(input.job.cluster.device, input.profile.get(), context);
-    for (const NodeGroup& group : input.job.cluster.node_groups) {
-      const std::string& name = group.device.name;
-      if (input.more_profiles.count(name) > 0) continue;
-      PIPELOOM_ASSIGN_OR_RETURN(auto profile,
-                                ShippedProfile(name, data_dir, context.read));
-      NoteRates(group.device, profile.get(), context);
-      if (profile != nullptr) {
-        input.more_profiles.emplace(name, std::move(profile));
-      }
+    input.profiles = formats::DeviceProfiles(options.data_dir, context.read);
+    for (const std::string& file : options.profiles) {
+      PIPELOOM_RETURN_IF_ERROR(input.profiles.Add(file));
     }
+    PIPELOOM_RETURN_IF_ERROR(FindProfiles(&input));
+    for (const std::string& note : PriceNotes(input)) context.Warn(note);
   }
   if (options.shuffle) input.shuffle = static_cast<uint64_t>(*options.shuffle);
   input.replicas = input.job.parallel.dp;
   return input;
+}
+
+absl::Status FindProfiles(JobInput* input) {
+  const ClusterSpec& cluster = input->job.cluster;
+  PIPELOOM_ASSIGN_OR_RETURN(input->profile,
+                            input->profiles.Find(cluster.device.name));
+  input->more_profiles.clear();
+  for (const NodeGroup& group : cluster.node_groups) {
+    const std::string& name = group.device.name;
+    PIPELOOM_ASSIGN_OR_RETURN(auto profile, input->profiles.Find(name));
+    if (profile != nullptr) {
+      input->more_profiles.emplace(name, std::move(profile));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::vector<std::string> PriceNotes(const JobInput& input) {
+  std::vector<std::string> notes;
+  const auto add = [&](const DeviceSpec& device) {
+    std::string note = PriceNote(device, ProfileOf(input, device.name));
+    if (note.empty() || absl::c_linear_search(notes, note)) return;
+    notes.push_back(std::move(note));
+  };
+  add(input.job.cluster.device);
+  for (const NodeGroup& group : input.job.cluster.node_groups) {
+    add(group.device);
+  }
+  return notes;
 }
 
 absl::Status LoadBatch(const std::string& name, const std::string& data_dir,
@@ -393,12 +394,7 @@ absl::Status LoadBatch(const std::string& name, const std::string& data_dir,
 std::unique_ptr<const emulator::OpCostModel> CostsOf(const JobInput& input) {
   return emulator::MakeOpCosts(
       input.job.cluster, input.job.parallel,
-      [&](const std::string& device) -> const DeviceProfile* {
-        if (device == input.job.cluster.device.name) return input.profile.get();
-        const auto found = input.more_profiles.find(device);
-        return found == input.more_profiles.end() ? nullptr
-                                                  : found->second.get();
-      });
+      [&](const std::string& device) { return ProfileOf(input, device); });
 }
 
 absl::StatusOr<std::vector<partition::PackedStep>> PackSteps(

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "emulator/ops/op_cost.h"
+#include "formats/profile/device_profiles.h"
 #include "ir/job/batch_metadata.h"
 #include "ir/job/job_spec.h"
 #include "ir/plan/carried_step.h"
@@ -32,6 +33,8 @@ struct JobOptions {
   std::optional<double> reserve{};  // Share of the device's memory.
   std::string data_dir{};           // Folder of the shipped data.
   std::string costs = "profile";    // "profile" or "roofline".
+  // Files of profiles of devices, which precede those of the data folder.
+  std::vector<std::string> profiles{};
   // "in-order", "balanced" or "deferred".
   std::optional<std::string> assignment{};
   std::optional<int64_t> shuffle{};  // Seed of the shuffle.
@@ -76,15 +79,23 @@ struct JobInput {
   // If set, steps take shuffled epochs of the batch, else its samples in order
   // and once.
   std::optional<uint64_t> shuffle{};
-  // The profile of the job's device, if one ships and is asked for; else null.
+  // Those that may price devices; none if peak rates are asked for.
+  formats::DeviceProfiles profiles{};
+  // The profile of the job's device; null if `profiles` has none.
   std::shared_ptr<const DeviceProfile> profile{};
   // The profiles of the devices of the cluster's node groups, indexed by device
-  // name, as far as they ship.
+  // name, as far as there are any.
   std::map<std::string, std::shared_ptr<const DeviceProfile>> more_profiles{};
 };
+// Sets the profiles of the devices of the job's cluster from `profiles`.
+// Errors are those of formats::DeviceProfiles.
+absl::Status FindProfiles(JobInput* input);
+// Returns a note (studies::PriceNote) for each device of the job that its own
+// profile does not price as it was measured.
+std::vector<std::string> PriceNotes(const JobInput& input);
 // Applies the options to the job and finds the profiles of its devices. The
 // result has no batch yet, and all replicas of the job. Warns of options that
-// change nothing.
+// change nothing, and of how devices without measurements are priced.
 absl::StatusOr<JobInput> MakeJobInput(JobSpec job, const JobOptions& options,
                                       const StudyContext& context);
 // Reads the job and does the same.

@@ -4,19 +4,20 @@
 #include <atomic>
 #include <cmath>
 #include <deque>
-#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "emulator/cluster/order_epilogues.h"
 #include "emulator/cost/shared_costs.h"
-#include "formats/profile/profile_reader.h"
 #include "partition/batching/batch_split.h"
 #include "partition/graph/build_stage_graph.h"
 #include "planner/bounds/plan_bound.h"
@@ -24,41 +25,11 @@
 #include "planner/lower/lower_plan.h"
 #include "planner/strategies/registry.h"
 #include "planner/strategy.h"
+#include "studies/job/device_prices.h"
 #include "studies/job/planner_input.h"
 
 namespace pipeloom::studies {
 namespace {
-
-// Returns the profile that prices a device.
-absl::StatusOr<std::shared_ptr<const DeviceProfile>> ProfileOf(
-    const WhatIfInput& input, const std::string& device,
-    const formats::FileReader& read) {
-  if (input.costs != "profile" || device.empty() ||
-      device.find('/') != std::string::npos) {
-    return std::shared_ptr<const DeviceProfile>();
-  }
-  if (device == input.base.job.cluster.device.name) return input.base.profile;
-  struct Known {
-    Mutex mutex{};
-    std::map<std::string, std::shared_ptr<const DeviceProfile>> profiles
-        ABSL_GUARDED_BY(mutex){};
-  };
-  static auto* const known = new Known;
-  const MutexLock lock(&known->mutex);
-  const std::string key = absl::StrCat(input.data_dir, "\n", device);
-  if (const auto it = known->profiles.find(key); it != known->profiles.end()) {
-    return it->second;
-  }
-  absl::StatusOr<DeviceProfile> profile =
-      formats::LoadDeviceProfile(device, input.data_dir, read);
-  std::shared_ptr<const DeviceProfile> result;
-  if (profile.ok()) {
-    result = std::make_shared<const DeviceProfile>(*std::move(profile));
-  } else if (!absl::IsNotFound(profile.status())) {
-    return profile.status();
-  }
-  return known->profiles[key] = result;
-}
 
 // Returns `result` with another plan of its step and the trace of that.
 planner::PlanResult With(ExecutionPlan plan, StepTrace trace,
@@ -142,8 +113,8 @@ absl::StatusOr<planner::PlanResult> Recomputed(
 }
 
 // Returns the job of a case, with its batch and profile.
-absl::StatusOr<JobInput> JobOf(const WhatIfInput& input, const WhatIfCase& what,
-                               const StudyContext& quiet) {
+absl::StatusOr<JobInput> JobOf(const WhatIfInput& input,
+                               const WhatIfCase& what) {
   JobInput job;
   job.batch_name = input.base.batch_name;
   if (what.changes.empty()) {
@@ -155,9 +126,8 @@ absl::StatusOr<JobInput> JobOf(const WhatIfInput& input, const WhatIfCase& what,
     }
   }
   job.shuffle = input.base.shuffle;
-  job.more_profiles = input.base.more_profiles;
-  PIPELOOM_ASSIGN_OR_RETURN(
-      job.profile, ProfileOf(input, job.job.cluster.device.name, quiet.read));
+  job.profiles = input.base.profiles;
+  PIPELOOM_RETURN_IF_ERROR(FindProfiles(&job));
   job.batch = what.video_factor == 1
                   ? input.base.batch
                   : WithLongerVideos(input.base.batch, what.video_factor);
@@ -198,7 +168,7 @@ struct CaseRun {
 
 absl::StatusOr<CaseRun> Run(const WhatIfInput& input, const WhatIfCase& what,
                             const Partition* on, const StudyContext& quiet) {
-  PIPELOOM_ASSIGN_OR_RETURN(const JobInput job, JobOf(input, what, quiet));
+  PIPELOOM_ASSIGN_OR_RETURN(const JobInput job, JobOf(input, what));
   PIPELOOM_ASSIGN_OR_RETURN(const auto packed,
                             PackSteps(job, input.steps, quiet));
   PIPELOOM_ASSIGN_OR_RETURN(const auto planner,
@@ -310,7 +280,7 @@ absl::StatusOr<WhatIfStart> PlanStart(const WhatIfInput& input,
   progress(0, "");
   planner::ParallelFor(threads, static_cast<int32_t>(asked), [&](int32_t i) {
     const auto at = static_cast<size_t>(i);
-    const absl::StatusOr<JobInput> job = JobOf(input, cases[at], quiet);
+    const absl::StatusOr<JobInput> job = JobOf(input, cases[at]);
     // Partitions of other models and numbers of ranks are no help.
     if (!job.ok() || quiet.stop.stop_requested() ||
         job->job.model.name != input.base.job.model.name ||
@@ -361,6 +331,39 @@ absl::StatusOr<WhatIfStart> PlanStart(const WhatIfInput& input,
     }
   }
   return start;
+}
+
+void WarnOfPrices(const WhatIfInput& input,
+                  const std::vector<WhatIfCase>& cases,
+                  const StudyContext& context) {
+  if (input.costs != "profile") return;
+  std::set<std::string> seen;
+  const auto look = [&](const ClusterSpec& cluster, bool is_base) {
+    std::vector<const DeviceSpec*> devices = {&cluster.device};
+    for (const NodeGroup& group : cluster.node_groups) {
+      devices.push_back(&group.device);
+    }
+    for (const DeviceSpec* device : devices) {
+      if (!seen.insert(device->name).second || is_base) continue;
+      const auto profile = input.base.profiles.Find(device->name);
+      // Cases with a profile that cannot be read say so themselves.
+      if (!profile.ok() ||
+          (*profile != nullptr && (*profile)->device == device->name)) {
+        continue;
+      }
+      context.Warn(PriceNote(*device, profile->get()));
+    }
+  };
+  look(input.base.job.cluster, /*is_base=*/true);
+  for (const WhatIfCase& what : cases) {
+    const bool changes_cluster =
+        absl::c_any_of(what.changes, [](const formats::JobOverride& change) {
+          return absl::StartsWith(change.path, "cluster");
+        });
+    if (!changes_cluster) continue;
+    const absl::StatusOr<JobSpec> job = input.job.With(what.changes);
+    if (job.ok()) look(job->cluster, /*is_base=*/false);
+  }
 }
 
 absl::StatusOr<WhatIfOutcome> RunCase(const WhatIfInput& input,

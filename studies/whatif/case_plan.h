@@ -87,7 +87,6 @@ struct WhatIfStart {
 struct WhatIfInput {
   formats::JobTemplate job{};
   JobInput base{};  // The job as it is, its batch and profile.
-  std::string data_dir{};
   std::string costs = "profile";
   bool assigned = false;  // Whether an option set the assignment of `base`.
   int64_t steps = 1;
@@ -108,6 +107,12 @@ absl::StatusOr<WhatIfStart> PlanStart(const WhatIfInput& input,
                                       const std::vector<WhatIfCase>& cases,
                                       int32_t threads,
                                       const StudyContext& context);
+
+// Warns once of each device that a case has and the job as it is does not, and
+// that another's profile or its rates alone price (studies::PriceNote).
+void WarnOfPrices(const WhatIfInput& input,
+                  const std::vector<WhatIfCase>& cases,
+                  const StudyContext& context);
 
 // Runs one case on this thread, on the partition that the strategy chooses for
 // it and, if another, on that of `input.start`; the faster counts. Errors of

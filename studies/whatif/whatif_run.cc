@@ -48,6 +48,9 @@ Fingerprint CommonKey(const WhatIfInput& input) {
   // All fields are added, as a job file of the same name may have been edited.
   builder.Add(kJournalMark);
   builder.Add(convert::ToProto(input.base.job).SerializeAsString());
+  for (const auto& given : input.base.profiles.given()) {
+    builder.Add(given.content);
+  }
   for (const SampleMetadata& sample : input.base.batch.samples) {
     builder.Add(sample.text_tokens).Add(sample.images.size());
     for (const ImageSize& image : sample.images) {
@@ -152,6 +155,7 @@ bool ParseJournalLine(absl::string_view line, Fingerprint* key,
 absl::StatusOr<std::vector<WhatIfOutcome>> RunCases(
     const WhatIfInput& input, const std::vector<WhatIfCase>& cases,
     int32_t threads, const std::string& journal, const StudyContext& context) {
+  WarnOfPrices(input, cases, context);
   const Fingerprint common = CommonKey(input);
   std::map<Fingerprint, WhatIfOutcome> known;
   std::FILE* file = nullptr;

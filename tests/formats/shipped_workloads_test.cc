@@ -36,6 +36,7 @@ TEST(ShippedWorkloadsTest, NamesAreTheFilesOfTheFolders) {
   EXPECT_EQ(ShippedJobNames(), JsonFilesIn("jobs"));
   EXPECT_EQ(ShippedModelNames(), JsonFilesIn("models"));
   EXPECT_EQ(ShippedClusterNames(), JsonFilesIn("clusters"));
+  EXPECT_EQ(ShippedProfileNames(), JsonFilesIn("profiles"));
 }
 
 TEST(ShippedWorkloadsTest, EveryJobLoadsUnderItsOwnName) {

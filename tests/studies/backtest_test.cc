@@ -196,8 +196,9 @@ absl::StatusOr<Comparison> Backtest(const std::string& table) {
   PIPELOOM_ASSIGN_OR_RETURN(
       const std::vector<MeasuredTable> tables,
       LoadTables({dir + "/validation/" + table + ".csv"}, dir, context.read));
-  PIPELOOM_ASSIGN_OR_RETURN(std::vector<TableComparison> compared,
-                            CompareTables(tables, {.data_dir = dir}, context));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      std::vector<TableComparison> compared,
+      CompareTables(tables, {.profiles = {dir, context.read}}, context));
   return std::move(compared[0].comparison);
 }
 

@@ -41,6 +41,8 @@ StudyContext Files() {
   return context;
 }
 
+formats::DeviceProfiles Profiles() { return {DataDir(), Files().read}; }
+
 // Reads a table of that text instead of a file.
 absl::StatusOr<std::vector<MeasuredTable>> Load(const std::string& text) {
   return LoadTables({"x/t.csv"}, DataDir(), [&](const std::string& path) {
@@ -79,7 +81,7 @@ TEST(TableSet, EachTableOfASetIsWhatItIsAlone) {
   ASSERT_OK_AND_ASSIGN(const std::vector<MeasuredTable> tables,
                        LoadTables(files, DataDir(), Files().read));
   for (const bool fit : {false, true}) {
-    const BacktestOptions options{.data_dir = DataDir(), .fit = fit};
+    const BacktestOptions options{.fit = fit, .profiles = Profiles()};
     ASSERT_OK_AND_ASSIGN(const std::vector<TableComparison> together,
                          CompareTables(tables, options, Files()));
     ASSERT_EQ(together.size(), files.size());
@@ -101,8 +103,9 @@ TEST(TableSet, TablesHaveTheirNamesAndRunsTheirDevices) {
     table.runs.resize(1);
     table.clusters.resize(1);
   }
-  ASSERT_OK_AND_ASSIGN(const std::vector<TableComparison> compared,
-                       CompareTables(tables, {.data_dir = DataDir()}, Files()));
+  ASSERT_OK_AND_ASSIGN(
+      const std::vector<TableComparison> compared,
+      CompareTables(tables, {.profiles = Profiles()}, Files()));
   EXPECT_EQ(compared[1].name, "primus");
   EXPECT_EQ(compared[0].devices, std::vector<std::string>{"H100"});
   EXPECT_EQ(compared[1].devices, std::vector<std::string>{"MI300X"});
@@ -181,7 +184,7 @@ TEST(TableSet, ErrorsNameTheTableAndItsLine) {
     if (!run.stage_layers.empty()) ++run.stage_layers[0];
   }
   EXPECT_THAT(
-      CompareTables(tables, {.data_dir = DataDir()}, Files()).status(),
+      CompareTables(tables, {.profiles = Profiles()}, Files()).status(),
       FailsWith(absl::StatusCode::kInvalidArgument,
                 AllOf(HasSubstr("loongforge.csv: line "), HasSubstr("run"))));
 }
@@ -205,7 +208,7 @@ TEST(TableSet, ProgressCountsEveryRunAndAStopEndsItBeforeTheNext) {
       };
     };
     const absl::Status status =
-        CompareTables(tables, {.data_dir = DataDir()}, context).status();
+        CompareTables(tables, {.profiles = Profiles()}, context).status();
     if (last == 3) {
       EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
       EXPECT_EQ(shown, (std::vector<int64_t>{0, 1, 2, 3}));

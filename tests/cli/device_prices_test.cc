@@ -1,0 +1,183 @@
+// Which profile prices a job's operators, and what the commands say of it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "cli/console/files.h"
+#include "tests/cli/run_command.h"
+
+namespace pipeloom::cli {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Json = nlohmann::json;
+using Args = std::vector<std::string>;
+
+constexpr char kWorkloads[] = PIPELOOM_SOURCE_DIR "/workloads";
+constexpr char kNoProfile[] = "there is no measured profile of device \"";
+
+Json ReadJson(const std::string& path) {
+  const auto text = ReadFile(path);
+  EXPECT_TRUE(text.ok()) << path;
+  return Json::parse(text.value_or("{}"));
+}
+
+int NumNotes(const std::string& err, const std::string& part) {
+  std::istringstream lines(err);
+  int count = 0;
+  for (std::string line; std::getline(lines, line);) {
+    count += absl::StartsWith(line, "note: ") && absl::StrContains(line, part);
+  }
+  return count;
+}
+
+class DevicePricesTest : public ::testing::Test {
+ protected:
+  DevicePricesTest() {
+    std::string name = ::testing::TempDir() + "/pipeloom-prices-XXXXXX";
+    folder_ = mkdtemp(name.data());
+  }
+  ~DevicePricesTest() override { std::filesystem::remove_all(folder_); }
+
+  std::string Write(const std::string& name, const Json& json) {
+    const std::string path = folder_ + "/" + name;
+    EXPECT_TRUE(WriteFileAtomically(path, json.dump()).ok());
+    return path;
+  }
+  // Writes the shipped H100 cluster with another device's name.
+  std::string Cluster(const std::string& device) {
+    Json cluster =
+        ReadJson(absl::StrCat(kWorkloads, "/clusters/h100-sxm.json"));
+    cluster["device"]["name"] = device;
+    return Write("cluster-" + device + ".json", cluster);
+  }
+  // Writes the A100's profile as one of another device, of the H100's rates, so
+  // that no prices but these are the same.
+  std::string Profile(const std::string& device,
+                      const std::string& name = "own.json") {
+    Json profile =
+        ReadJson(absl::StrCat(kWorkloads, "/profiles/a100-sxm.json"));
+    profile["device"] = device;
+    profile["rates"] =
+        ReadJson(absl::StrCat(kWorkloads, "/profiles/h100-sxm.json"))["rates"];
+    return Write(name, profile);
+  }
+  // Makes a data folder with one profile.
+  std::string DataWith(const std::string& file, const std::string& device) {
+    const std::string data = folder_ + "/data";
+    std::filesystem::create_directories(data + "/profiles");
+    for (const char* name : {"jobs", "models", "clusters", "batches"}) {
+      std::filesystem::create_directory_symlink(
+          absl::StrCat(kWorkloads, "/", name), absl::StrCat(data, "/", name));
+    }
+    Profile(device, "data/profiles/" + file);
+    return data;
+  }
+  static Outcome On(const std::string& command, const std::string& cluster,
+                    const Args& more = {}) {
+    Args args = {command,         "dip-vlm-s",
+                 "--batch",       "image_text",
+                 "--replicas",    "1",
+                 "--evaluations", "1",
+                 "--set",         "cluster=" + cluster};
+    args.insert(args.end(), more.begin(), more.end());
+    return Pipeloom(args);
+  }
+  static double StepTime(const Outcome& planned) {
+    EXPECT_EQ(planned.code, 0) << planned.err;
+    const Json json = Json::parse(planned.out, nullptr, false);
+    return json.is_discarded() ? 0
+                               : json["steps"][0]["step_time_us"].get<double>();
+  }
+  static double PlanTime(const std::string& cluster, Args more = {}) {
+    more.insert(more.end(), {"--format", "json"});
+    return StepTime(On("plan", cluster, more));
+  }
+
+  std::string folder_;
+};
+
+TEST_F(DevicePricesTest, EveryCommandThatPlansSaysOnceThatThereIsNoProfile) {
+  const std::string cluster = Cluster("mygpu");
+  const struct {
+    const char* command;
+    Args more;
+  } cases[] = {{"plan", {}},
+               {"compare", {"--strategies", "1f1b"}},
+               {"partition", {"--tries", "1"}},
+               {"emulate", {}},
+               {"whatif", {"--sweep", "training.microbatches=8"}}};
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.command);
+    const Outcome outcome = On(c.command, cluster, c.more);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_EQ(NumNotes(outcome.err, absl::StrCat(kNoProfile, "mygpu\"")), 1)
+        << outcome.err;
+  }
+  const Outcome asked = On("plan", cluster, {"--costs", "roofline"});
+  EXPECT_EQ(asked.code, 0);
+  EXPECT_THAT(asked.err, Not(HasSubstr("profile")));
+  EXPECT_THAT(On("plan", "h100-sxm").err, Not(HasSubstr("profile")));
+}
+
+TEST_F(DevicePricesTest, AProfileOfAnotherDeviceIsRefusedWithBothNames) {
+  const Outcome named = On("plan", Cluster("mygpu"),
+                           {"--data-dir", DataWith("mygpu.json", "h100-sxm")});
+  EXPECT_EQ(named.code, 1);
+  EXPECT_THAT(named.err,
+              AllOf(HasSubstr("profiles/mygpu.json: field \"device\" is "
+                              "\"h100-sxm\"; it must be \"mygpu\"")));
+}
+
+TEST_F(DevicePricesTest, ADeviceWithoutAProfileHasThatOfItsFamilyEverywhere) {
+  const std::string cluster =
+      absl::StrCat(kWorkloads, "/validation/h100-96g.json");
+  const std::string note =
+      absl::StrCat(kNoProfile, "h100-96g\": that of h100-sxm prices");
+  for (const char* command : {"plan", "compare", "emulate"}) {
+    SCOPED_TRACE(command);
+    const Outcome outcome =
+        On(command, cluster,
+           std::string(command) == "compare" ? Args{"--strategies", "1f1b"}
+                                             : Args{});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_EQ(NumNotes(outcome.err, note), 1) << outcome.err;
+  }
+  EXPECT_NE(PlanTime(cluster), PlanTime(cluster, {"--costs", "roofline"}));
+
+  // A measured run of that device is priced as it is planned.
+  const Outcome backtest =
+      Pipeloom({"backtest", "torchtitan", "--format", "json"});
+  ASSERT_EQ(backtest.code, 0) << backtest.err;
+  for (const Json& run : Json::parse(backtest.out)["runs"]) {
+    EXPECT_EQ(run["prices"], "h100-sxm");
+  }
+  const Outcome rates = Pipeloom(
+      {"backtest", "torchtitan", "--format", "json", "--costs", "roofline"});
+  for (const Json& run : Json::parse(rates.out)["runs"]) {
+    EXPECT_EQ(run["prices"], "roofline");
+  }
+}
+
+TEST_F(DevicePricesTest, WhatIfSaysItOfTheDevicesOfItsChanges) {
+  const Args vary = {"--sweep", "cluster=gb200-nvl72," + Cluster("mygpu")};
+  const Outcome none = On("whatif", "h100-sxm", vary);
+  EXPECT_EQ(none.code, 0) << none.err;
+  EXPECT_EQ(NumNotes(none.err, absl::StrCat(kNoProfile, "gb200\"")), 1)
+      << none.err;
+  EXPECT_EQ(NumNotes(none.err, absl::StrCat(kNoProfile, "mygpu\"")), 1)
+      << none.err;
+}
+
+}  // namespace
+}  // namespace pipeloom::cli

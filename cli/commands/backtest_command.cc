@@ -68,9 +68,11 @@ class BacktestCommand : public Command {
     flags.push_back({"costs",
                      &flags_.costs,
                      "SOURCE",
-                     "of operators: the profile that ships for the device, "
-                     "where there is one, or its peak rates alone",
+                     "of operators: the profile of the device (--profile, or "
+                     "one that ships), where there is one, or its peak rates "
+                     "alone",
                      {"profile", "roofline"}});
+    flags.push_back(ProfileFlag(&flags_.profile_files));
     flags.push_back(
         OutputFlag("csv", &flags_.csv_out, "write the comparison as CSV"));
     flags.push_back(OutputFlag(

@@ -127,6 +127,7 @@ class EmulateCommand : public Command {
       against_.data_dir = source_.job.data_dir;
       against_.json = format_ == "json";
       against_.costs = source_.job.costs;
+      against_.profile_files = source_.job.profile_files;
       return PrintBacktest(against_, context);
     }
     std::vector<std::string> args = arguments;

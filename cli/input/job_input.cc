@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -20,6 +21,13 @@ Flag DataDirFlag(std::string* value) {
   return {"data-dir", value, "DIR",
           "where the shipped jobs, models, clusters and batches are, "
           "instead of next to the binary or in PIPELOOM_DATA_DIR"};
+}
+
+Flag ProfileFlag(Repeated* values) {
+  return {"profile", values, "FILE",
+          "measured profile of a device (of `pipeloom calibrate`), by its "
+          "field \"device\", instead of one that ships; may stand several "
+          "times"};
 }
 
 void AppendJobFlags(JobFlags* values, bool with_steps,
@@ -63,9 +71,11 @@ void AppendJobFlags(JobFlags* values, bool with_steps,
   flags->push_back({"costs",
                     &values->costs,
                     "SOURCE",
-                    "of operators: the profile that ships for the device, "
-                    "where there is one, or its peak rates alone",
+                    "of operators: the profile of the device (--profile, or "
+                    "one that ships), where there is one, or its peak rates "
+                    "alone",
                     {"profile", "roofline"}});
+  flags->push_back(ProfileFlag(&values->profile_files));
   flags->push_back(
       {"assignment",
        &values->assignment,
@@ -179,7 +189,43 @@ absl::StatusOr<std::string> ArgumentsOf(const std::string& job,
   for (const formats::JobOverride& change : changes) {
     absl::StrAppend(&text, " --set '", change.path, "=", change.value, "'");
   }
+  for (const std::string& file : flags.profile_files.values) {
+    absl::StrAppend(&text, " --profile ", file);
+  }
   return text;
+}
+
+// A UsageError: --profile names a profile that prices no device of the job.
+// Prints a note instead if the profile may be left.
+absl::Status CheckProfilesUsed(const JobFlags& flags,
+                               const studies::JobInput& input,
+                               const Context& context) {
+  std::vector<std::string> devices = {input.job.cluster.device.name};
+  for (const NodeGroup& group : input.job.cluster.node_groups) {
+    if (!absl::c_linear_search(devices, group.device.name)) {
+      devices.push_back(group.device.name);
+    }
+  }
+  for (const auto& given : input.profiles.given()) {
+    bool is_used = input.profile == given.profile;
+    for (const auto& [device, profile] : input.more_profiles) {
+      is_used = is_used || profile == given.profile;
+    }
+    if (is_used) continue;
+    const std::string text = absl::StrCat(
+        "--profile ", given.file, ": is of device ", given.profile->device,
+        ", and cluster ", input.job.cluster.name, " has ",
+        absl::StrJoin(devices, ", "));
+    if (!flags.may_leave_profiles) {
+      return UsageError(
+          absl::StrCat(text,
+                       "; give a profile of that, or name the device so in the "
+                       "cluster file if it is that device"));
+    }
+    context.warn(absl::StrCat("note: ", text,
+                              ": it prices only changes to that device"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -192,6 +238,12 @@ absl::StatusOr<studies::JobInput> ReadJobInput(const std::string& job,
   }
   const studies::StudyContext study = StudyContextOf(context);
   studies::JobOptions options = flags;
+  options.profiles = flags.profile_files.values;
+  if (!options.profiles.empty() && options.costs == "roofline") {
+    return UsageError(
+        "--profile and --costs roofline: give one of them, as peak rates need "
+        "no profile");
+  }
   if (flags.reserve_share) options.reserve = flags.reserve_share->value;
   PIPELOOM_ASSIGN_OR_RETURN(options.data_dir, FindDataDir(flags.data_dir));
   PIPELOOM_ASSIGN_OR_RETURN(JobSpec spec, ReadJob(job, flags));
@@ -209,6 +261,7 @@ absl::StatusOr<studies::JobInput> ReadJobInput(const std::string& job,
   PIPELOOM_ASSIGN_OR_RETURN(
       studies::JobInput input,
       studies::MakeJobInput(std::move(spec), options, study));
+  PIPELOOM_RETURN_IF_ERROR(CheckProfilesUsed(flags, input, context));
   PIPELOOM_ASSIGN_OR_RETURN(input.arguments, ArgumentsOf(job, flags));
   NoteMeasured(sets, input, context);
   if (flags.replicas > input.replicas) {

@@ -23,10 +23,14 @@ struct JobFlags : studies::JobOptions {
   int64_t replicas = 0;                  // 0: all replicas of the job.
   std::optional<Share> reserve_share{};  // `reserve` as it is typed.
   Repeated sets{};                       // Changes of the job, PATH=VALUE.
+  Repeated profile_files{};              // `profiles` as they are typed.
+  // Whether a profile may be of a device that the job does not have.
+  bool may_leave_profiles = false;
 };
 void AppendJobFlags(JobFlags* values, bool with_steps,
                     std::vector<Flag>* flags);
 Flag DataDirFlag(std::string* value);
+Flag ProfileFlag(Repeated* values);
 void AppendSearchFlags(studies::SearchOptions* values,
                        std::vector<Flag>* flags);
 
@@ -43,7 +47,8 @@ absl::StatusOr<JobSpec> ReadJob(const std::string& job, const JobFlags& flags);
 
 // Reads the job and its batch and applies the options. `batch` is a path or
 // the name of a shipped batch. InvalidArgument: the batch is empty or has no
-// work for the job. Prints notes on what it did not understand to stderr.
+// work for the job. A UsageError: a profile is of no device of the job. Prints
+// notes on what it did not understand to stderr.
 absl::StatusOr<studies::JobInput> ReadJobInput(const std::string& job,
                                                const JobFlags& flags,
                                                const Context& context);

@@ -63,6 +63,7 @@ Fingerprint KeyOf(const studies::JobInput& input,
   key.Add(convert::ToProto(job).SerializeAsString());
   key.Add(convert::ToProto(studies::SampleOf(input.batch)).SerializeAsString());
   key.Add(input.profile != nullptr).Add(input.more_profiles.size());
+  for (const auto& given : input.profiles.given()) key.Add(given.content);
   return key.Build();
 }
 

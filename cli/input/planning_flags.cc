@@ -110,6 +110,7 @@ std::string PlanningFlagsGiven(const PlanningFlags& flags,
   add("memory-limit", job.memory_limit.has_value());
   add("reserve", job.reserve_share.has_value());
   add("costs", job.costs != JobFlags().costs);
+  add("profile", !job.profile_files.values.empty());
   add("assignment", job.assignment.has_value());
   add("shuffle", job.shuffle.has_value());
   add("strategy", flags.strategy.has_value());
@@ -177,7 +178,10 @@ absl::StatusOr<WhatIfBase> ReadWhatIfBase(const std::string& job,
   PIPELOOM_ASSIGN_OR_RETURN(input.job,
                             formats::JobTemplate::Load(job, data_dir, read));
   PIPELOOM_ASSIGN_OR_RETURN(base.changes, ChangesOf(flags.job));
-  PIPELOOM_ASSIGN_OR_RETURN(input.base, ReadJobInput(job, flags.job, context));
+  // Changes may have the devices of profiles that the job has no use for.
+  JobFlags of_changes = flags.job;
+  of_changes.may_leave_profiles = true;
+  PIPELOOM_ASSIGN_OR_RETURN(input.base, ReadJobInput(job, of_changes, context));
   input.costs = flags.job.costs;
   input.assigned = flags.job.assignment.has_value();
   input.steps = flags.job.steps;

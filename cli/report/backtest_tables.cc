@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <set>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -311,6 +312,47 @@ std::string BacktestSetCsv(
   return text;
 }
 
+namespace {
+
+// Returns the profiles that the options ask for. A UsageError: one that is
+// given is of no device of the tables.
+absl::StatusOr<formats::DeviceProfiles> ProfilesOf(
+    const BacktestFlags& flags, const std::string& data_dir,
+    const std::vector<studies::MeasuredTable>& tables,
+    const formats::FileReader& read) {
+  const std::vector<std::string>& files = flags.profile_files.values;
+  if (flags.costs == "roofline") {
+    if (files.empty()) return formats::DeviceProfiles();
+    return UsageError(
+        "--profile and --costs roofline: give one of them, as peak rates need "
+        "no profile");
+  }
+  formats::DeviceProfiles profiles(data_dir, read);
+  for (const std::string& file : files) {
+    PIPELOOM_RETURN_IF_ERROR(profiles.Add(file));
+  }
+  std::set<std::string> devices;
+  for (const studies::MeasuredTable& table : tables) {
+    for (const ClusterSpec& cluster : table.clusters) {
+      devices.insert(cluster.device.name);
+    }
+  }
+  for (const auto& given : profiles.given()) {
+    bool is_used = false;
+    for (const std::string& device : devices) {
+      PIPELOOM_ASSIGN_OR_RETURN(const auto found, profiles.Find(device));
+      is_used = is_used || found == given.profile;
+    }
+    if (is_used) continue;
+    return UsageError(absl::StrCat(
+        "--profile ", given.file, ": is of device ", given.profile->device,
+        ", and the tables' clusters have ", absl::StrJoin(devices, ", ")));
+  }
+  return profiles;
+}
+
+}  // namespace
+
 absl::Status PrintBacktest(const BacktestFlags& flags, const Context& context) {
   PIPELOOM_ASSIGN_OR_RETURN(const std::string data_dir,
                             FindDataDir(flags.data_dir));
@@ -319,9 +361,8 @@ absl::Status PrintBacktest(const BacktestFlags& flags, const Context& context) {
       studies::LoadTables(flags.files, data_dir, study.read);
   if (!loaded.ok()) return UsageError(loaded.status().message());
   studies::BacktestOptions options{.fit = flags.fit};
-  if (flags.costs == "profile") {
-    options.profiles = formats::DeviceProfiles(data_dir, study.read);
-  }
+  PIPELOOM_ASSIGN_OR_RETURN(options.profiles,
+                            ProfilesOf(flags, data_dir, *loaded, study.read));
   PIPELOOM_ASSIGN_OR_RETURN(const std::vector<studies::TableComparison> tables,
                             studies::CompareTables(*loaded, options, study));
   const studies::Comparison& first = tables.front().comparison;

@@ -54,6 +54,7 @@ struct BacktestFlags {
   std::string data_dir{};  // As it is typed.
   bool fit = false;
   std::string costs = "profile";     // "profile" or "roofline".
+  Repeated profile_files{};          // Profiles that precede those that ship.
   std::vector<std::string> files{};  // At least one.
   bool set = false;       // Whether to print the result of a set of tables.
   std::string csv_out{};  // File to write; empty: none.

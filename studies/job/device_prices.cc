@@ -15,8 +15,8 @@ std::string PriceNote(const DeviceSpec& device, const DeviceProfile* profile) {
   if (profile == nullptr) {
     return absl::StrCat(
         "note: there is no measured profile of device \"", device.name,
-        "\": its peak rates and efficiencies price its operators; profiles ship "
-        "for ",
+        "\": its peak rates and efficiencies price its operators; --profile "
+        "FILE gives one (docs/calibration.md); profiles ship for ",
         absl::StrJoin(formats::ShippedProfileNames(), ", "));
   }
   const std::string change = emulator::RateChange(device, *profile);

@@ -123,6 +123,7 @@ TEST_F(DevicePricesTest, EveryCommandThatPlansSaysOnceThatThereIsNoProfile) {
     EXPECT_EQ(outcome.code, 0) << outcome.err;
     EXPECT_EQ(NumNotes(outcome.err, absl::StrCat(kNoProfile, "mygpu\"")), 1)
         << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("--profile FILE"));
   }
   const Outcome asked = On("plan", cluster, {"--costs", "roofline"});
   EXPECT_EQ(asked.code, 0);
@@ -130,7 +131,35 @@ TEST_F(DevicePricesTest, EveryCommandThatPlansSaysOnceThatThereIsNoProfile) {
   EXPECT_THAT(On("plan", "h100-sxm").err, Not(HasSubstr("profile")));
 }
 
-TEST_F(DevicePricesTest, AProfileOfAnotherDeviceIsRefusedWithBothNames) {
+TEST_F(DevicePricesTest, AGivenProfilePricesAsTheSameOneInTheDataFolder) {
+  const std::string cluster = Cluster("mygpu");
+  const std::string own = Profile("mygpu");
+  const double given = PlanTime(cluster, {"--profile", own});
+  EXPECT_EQ(given,
+            PlanTime(cluster, {"--data-dir", DataWith("mygpu.json", "mygpu")}));
+  EXPECT_NE(given, PlanTime(cluster));
+  EXPECT_THAT(On("plan", cluster, {"--profile", own}).err,
+              Not(HasSubstr("profile")));
+  // Of several, each is for its own device.
+  const std::string other = Profile("h100-sxm", "other.json");
+  EXPECT_EQ(PlanTime("h100-sxm", {"--profile", other}), given);
+}
+
+TEST_F(DevicePricesTest, AProfileOfNoDeviceOfTheJobIsRefusedWithBothNames) {
+  const std::string own = Profile("mygpu");
+  for (const char* command : {"plan", "compare", "partition", "emulate"}) {
+    const Outcome outcome = On(command, "h100-sxm", {"--profile", own});
+    EXPECT_EQ(outcome.code, 2) << command;
+    EXPECT_THAT(
+        outcome.err,
+        AllOf(HasSubstr("--profile " + own + ": is of device mygpu"),
+              HasSubstr("has h100-sxm"), HasSubstr("give a profile of that")));
+  }
+  const Outcome both =
+      On("plan", Cluster("mygpu"), {"--profile", own, "--costs", "roofline"});
+  EXPECT_EQ(both.code, 2);
+  EXPECT_THAT(both.err, HasSubstr("--profile and --costs roofline"));
+  // The name of a file in the data folder is a device, too.
   const Outcome named = On("plan", Cluster("mygpu"),
                            {"--data-dir", DataWith("mygpu.json", "h100-sxm")});
   EXPECT_EQ(named.code, 1);
@@ -170,6 +199,7 @@ TEST_F(DevicePricesTest, ADeviceWithoutAProfileHasThatOfItsFamilyEverywhere) {
 }
 
 TEST_F(DevicePricesTest, WhatIfSaysItOfTheDevicesOfItsChanges) {
+  const std::string own = Profile("mygpu");
   const Args vary = {"--sweep", "cluster=gb200-nvl72," + Cluster("mygpu")};
   const Outcome none = On("whatif", "h100-sxm", vary);
   EXPECT_EQ(none.code, 0) << none.err;
@@ -177,6 +207,28 @@ TEST_F(DevicePricesTest, WhatIfSaysItOfTheDevicesOfItsChanges) {
       << none.err;
   EXPECT_EQ(NumNotes(none.err, absl::StrCat(kNoProfile, "mygpu\"")), 1)
       << none.err;
+  Args with = vary;
+  with.insert(with.end(), {"--profile", own});
+  const Outcome given = On("whatif", "h100-sxm", with);
+  EXPECT_EQ(given.code, 0) << given.err;
+  EXPECT_THAT(given.err, Not(HasSubstr(absl::StrCat(kNoProfile, "mygpu\""))));
+  EXPECT_EQ(NumNotes(given.err, "it prices only changes to that device"), 1)
+      << given.err;
+  EXPECT_NE(none.out, given.out);
+}
+
+TEST_F(DevicePricesTest, ABacktestTakesAGivenProfile) {
+  const Outcome shipped = Pipeloom({"backtest", "torchtitan"});
+  EXPECT_THAT(shipped.out, HasSubstr("prices"));
+  const Outcome given =
+      Pipeloom({"backtest", "torchtitan", "--profile", Profile("h100-sxm")});
+  EXPECT_EQ(given.code, 0) << given.err;
+  EXPECT_NE(given.out, shipped.out);
+  const Outcome other =
+      Pipeloom({"backtest", "torchtitan", "--profile", Profile("mygpu")});
+  EXPECT_EQ(other.code, 2);
+  EXPECT_THAT(other.err, AllOf(HasSubstr("is of device mygpu"),
+                               HasSubstr("have h100-96g")));
 }
 
 }  // namespace

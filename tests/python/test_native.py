@@ -424,6 +424,8 @@ class Inputs(unittest.TestCase):
             ("slow_ranks", lambda: plan(slow_ranks={9: 2})),
             ("slow_links", lambda: plan(slow_links={(0, 1): "5ms"})),
             ("costs", lambda: plan(costs="guess")),
+            ("profile", lambda: plan(profile=os.path.join(
+                WORKLOADS, "profiles", "a100-sxm.json"))),
             ("assignment", lambda: plan(assignment="fair")),
             ("partition", lambda: plan(partition="absent.json")),
             ("partition: module", lambda: plan(partition={

@@ -38,6 +38,7 @@ def plan(job: JobLike, samples: Samples, *, steps: Optional[int] = None,
          memory_limit: Union[None, int, str] = None,
          reserve: Union[None, float, str] = None,
          partition: Partition = None, costs: Optional[str] = None,
+         profile: Optional[Path] = None,
          assignment: Optional[str] = None, shuffle: Optional[int] = None,
          robust: bool = False, jitter: Optional[float] = None,
          slow_rank: Optional[float] = None,
@@ -62,6 +63,7 @@ def plan(job: JobLike, samples: Samples, *, steps: Optional[int] = None,
     reserve: share of memory that plans leave free.
     partition: "dip", "search", a file, or LayoutSearch.partition.
     costs: of operators, "profile" or "roofline".
+    profile: a file of `pipeloom calibrate`, of the GPU of the job.
     assignment: of samples: "in-order", "balanced" or "deferred".
     shuffle: seed of a random order of the samples.
     robust: choose by the 90th percentile under jitter and a slow rank, with
@@ -84,7 +86,7 @@ def plan(job: JobLike, samples: Samples, *, steps: Optional[int] = None,
             strategy=strategy, deadline=deadline, evaluations=evaluations,
             seed=seed, threads=threads, workers=workers,
             microbatches=microbatches, memory_limit=memory_limit,
-            reserve=reserve, partition=partition, costs=costs,
+            reserve=reserve, partition=partition, costs=costs, profile=profile,
             assignment=assignment, shuffle=shuffle, robust=robust,
             jitter=jitter, slow_rank=slow_rank, samples=robust_samples,
             slow=_factors(slow_ranks), slow_link=_factors(slow_links),
@@ -108,8 +110,8 @@ def compare(job: JobLike, samples: Samples, *,
             memory_limit: Union[None, int, str] = None,
             reserve: Union[None, float, str] = None,
             partition: Partition = None, same_partition: Partition = None,
-            costs: Optional[str] = None, assignment: Optional[str] = None,
-            shuffle: Optional[int] = None,
+            costs: Optional[str] = None, profile: Optional[Path] = None,
+            assignment: Optional[str] = None, shuffle: Optional[int] = None,
             for_trainer: Optional[str] = None,
             progress: Progress = None) -> Comparison:
     """Plans the same steps with several strategies under the same memory limit,
@@ -130,7 +132,8 @@ def compare(job: JobLike, samples: Samples, *,
                 partition=partition,
                 same_partition=commands.partition_argument(
                     same_partition, files, "same_partition.json"),
-                costs=costs, assignment=assignment, shuffle=shuffle,
+                costs=costs, profile=profile, assignment=assignment,
+                shuffle=shuffle,
                 **{"for": for_trainer})],
             files, progress)
     commands.tell(notes)
@@ -161,6 +164,7 @@ def emulate(source: Union[StepPlan, JobPlan, JobLike],
             memory_limit: Union[None, int, str] = None,
             reserve: Union[None, float, str] = None,
             partition: Partition = None, costs: Optional[str] = None,
+            profile: Optional[Path] = None,
             assignment: Optional[str] = None, shuffle: Optional[int] = None,
             learned: Optional[Path] = None,
             attention_density: Optional[float] = None,
@@ -183,8 +187,8 @@ def emulate(source: Union[StepPlan, JobPlan, JobLike],
         blocking_sends=blocking_sends, replicas=replicas, strategy=strategy,
         evaluations=evaluations, seed=seed, threads=threads,
         microbatches=microbatches, memory_limit=memory_limit, reserve=reserve,
-        costs=costs, assignment=assignment, shuffle=shuffle, learned=learned,
-        attention_density=attention_density)
+        costs=costs, profile=profile, assignment=assignment, shuffle=shuffle,
+        learned=learned, attention_density=attention_density)
     with Files() as files:
         if isinstance(source, JobPlan):
             source = source.slowest
@@ -219,6 +223,7 @@ def search_layout(job: JobLike, samples: Samples, *,
                   memory_limit: Union[None, int, str] = None,
                   reserve: Union[None, float, str] = None,
                   costs: Optional[str] = None,
+                  profile: Optional[Path] = None,
                   progress: Progress = None) -> LayoutSearch:
     """Searches the parallel layout of a job and its partition, as `pipeloom
     partition --layouts` does. `tp` and so on fix a size; `gpus`: of each
@@ -232,7 +237,7 @@ def search_layout(job: JobLike, samples: Samples, *,
                 ep=ep, pp=pp, dp=dp, by_module=by_module, tries=tries,
                 effort=effort, strategy=strategy, seed=seed, threads=threads,
                 microbatches=microbatches, memory_limit=memory_limit,
-                reserve=reserve, costs=costs,
+                reserve=reserve, costs=costs, profile=profile,
                 out=files.path("partition.json"))], files, progress)
         partition = commands.from_json(files.read("partition.json"))
     data.pop("out", None)  # A file of this call.
@@ -252,6 +257,7 @@ def whatif(job: JobLike, samples: Samples, *,
            memory_limit: Union[None, int, str] = None,
            reserve: Union[None, float, str] = None,
            partition: Partition = None, costs: Optional[str] = None,
+           profile: Optional[Path] = None,
            assignment: Optional[str] = None, shuffle: Optional[int] = None,
            journal: Optional[Path] = None,
            progress: Progress = None) -> WhatIf:
@@ -283,8 +289,8 @@ def whatif(job: JobLike, samples: Samples, *,
                 strategy=strategy, deadline=deadline, evaluations=evaluations,
                 seed=seed, threads=threads, microbatches=microbatches,
                 memory_limit=memory_limit, reserve=reserve,
-                partition=partition, costs=costs, assignment=assignment,
-                shuffle=shuffle, journal=journal), *sweeps], files, progress)
+                partition=partition, costs=costs, profile=profile,
+                assignment=assignment, shuffle=shuffle, journal=journal), *sweeps], files, progress)
     commands.tell(notes)
     return WhatIf(data)
 

@@ -97,7 +97,9 @@ class CostCommand : public Command {
   }
 
   std::vector<Flag> Flags() override {
-    return {{"device", &device_, "NAME", "the GPU: \"h100-sxm\""},
+    return {{"device", &device_, "NAME",
+             "the GPU: \"h100-sxm\", or a cluster, by its name or file, for "
+             "its GPU and links"},
             {"queries", &queries_, "FILE", "the same as the argument QUERIES"},
             {"profile", &profile_, "FILE",
              "a device profile (of `pipeloom calibrate`) instead of the "
@@ -122,8 +124,9 @@ class CostCommand : public Command {
     }
     PIPELOOM_ASSIGN_OR_RETURN(const std::string data_dir,
                               FindDataDir(data_dir_));
-    PIPELOOM_ASSIGN_OR_RETURN(const emulator::QueryCost costs,
-                              LoadQueryCost(device_, profile_, data_dir));
+    PIPELOOM_ASSIGN_OR_RETURN(
+        const emulator::QueryCost costs,
+        LoadQueryCost(device_, profile_, data_dir, context));
     if (queries_ == "-") {
       return Answer(LineReader(std::cin, "<stdin>"), costs, context);
     }

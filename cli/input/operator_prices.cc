@@ -1,12 +1,13 @@
 #include "cli/input/operator_prices.h"
 
-#include <optional>
-
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "cli/console/files.h"
 #include "formats/job/spec_loader.h"
+#include "formats/profile/device_profiles.h"
 #include "formats/profile/profile_reader.h"
+#include "studies/job/device_prices.h"
 
 namespace pipeloom::cli {
 namespace {
@@ -30,28 +31,35 @@ absl::StatusOr<DeviceProfile> LoadDeviceProfile(const std::string& name,
 
 absl::StatusOr<emulator::QueryCost> LoadQueryCost(const std::string& device,
                                                   const std::string& profile,
-                                                  const std::string& data_dir) {
-  std::optional<DeviceProfile> measured;
-  absl::StatusOr<DeviceProfile> loaded =
-      LoadDeviceProfile(profile.empty() ? device : profile, data_dir);
-  if (loaded.ok()) {
-    measured = *std::move(loaded);
-    if (!profile.empty() && measured->device != device) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          profile, ": is of device ", measured->device, ", not of ", device));
-    }
-  } else if (!profile.empty() || !absl::IsNotFound(loaded.status())) {
-    return loaded.status();
+                                                  const std::string& data_dir,
+                                                  const Context& context) {
+  const auto read = [](const std::string& path) { return ReadFile(path); };
+  formats::DeviceProfiles profiles(data_dir, read);
+  if (!profile.empty()) PIPELOOM_RETURN_IF_ERROR(profiles.Add(profile));
+  const absl::StatusOr<ClusterSpec> cluster =
+      formats::LoadCluster(device, data_dir, read);
+  const bool is_path =
+      absl::StrContains(device, "/") || absl::EndsWith(device, ".json");
+  if (!cluster.ok() && (is_path || !absl::IsNotFound(cluster.status()))) {
+    return cluster.status();
   }
-  const absl::StatusOr<ClusterSpec> cluster = formats::LoadCluster(
-      device, data_dir, [](const std::string& path) { return ReadFile(path); });
+  const std::string& name = cluster.ok() ? cluster->device.name : device;
+  PIPELOOM_ASSIGN_OR_RETURN(const auto measured, profiles.Find(name));
+  if (!profile.empty() && measured != profiles.given()[0].profile) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(profile, ": is of device ",
+                     profiles.given()[0].profile->device, ", not of ", name));
+  }
   if (cluster.ok()) {
-    return emulator::QueryCost(*cluster,
-                               measured.has_value() ? &*measured : nullptr);
+    const std::string note =
+        studies::PriceNote(cluster->device, measured.get());
+    if (!note.empty()) context.warn(note);
+    return emulator::QueryCost(*cluster, measured.get());
   }
-  if (!measured.has_value()) return cluster.status();
+  // Without a cluster file, only the device's own profile knows its rates.
+  if (measured == nullptr || measured->device != name) return cluster.status();
   return emulator::QueryCost(emulator::ClusterOfLimits(LimitsOf(*measured)),
-                             &*measured);
+                             measured.get());
 }
 
 }  // namespace pipeloom::cli

@@ -19,6 +19,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Not;
 using Json = nlohmann::json;
 using Args = std::vector<std::string>;
@@ -184,6 +185,13 @@ TEST_F(DevicePricesTest, ADeviceWithoutAProfileHasThatOfItsFamilyEverywhere) {
   }
   EXPECT_NE(PlanTime(cluster), PlanTime(cluster, {"--costs", "roofline"}));
 
+  const Outcome cost = Pipeloom(
+      {"cost",
+       Write("q.jsonl", Json{{"op", "add"}, {"tokens", 8192}, {"width", 4096}}),
+       "--device", cluster});
+  EXPECT_EQ(cost.code, 0) << cost.err;
+  EXPECT_EQ(NumNotes(cost.err, note), 1) << cost.err;
+
   // A measured run of that device is priced as it is planned.
   const Outcome backtest =
       Pipeloom({"backtest", "torchtitan", "--format", "json"});
@@ -229,6 +237,35 @@ TEST_F(DevicePricesTest, ABacktestTakesAGivenProfile) {
   EXPECT_EQ(other.code, 2);
   EXPECT_THAT(other.err, AllOf(HasSubstr("is of device mygpu"),
                                HasSubstr("have h100-96g")));
+}
+
+TEST_F(DevicePricesTest, CostTakesTheLinksAndTheProfileOfAClusterFile) {
+  const std::string queries = Write(
+      "q.jsonl", Json{{"op", "all_gather"}, {"bytes", 67108864}, {"ranks", 8}});
+  const auto cost = [&](const Args& more) {
+    Args args = {"cost", queries};
+    args.insert(args.end(), more.begin(), more.end());
+    return Pipeloom(args);
+  };
+  const std::string own = Profile("mygpu");
+  const std::string cluster = Cluster("mygpu");
+  const Outcome rates = cost({"--device", cluster});
+  EXPECT_EQ(rates.code, 0) << rates.err;
+  EXPECT_EQ(NumNotes(rates.err, absl::StrCat(kNoProfile, "mygpu\"")), 1);
+  EXPECT_EQ(Json::parse(rates.out)["source"], "roofline");
+  const Outcome measured = cost({"--device", cluster, "--profile", own});
+  EXPECT_EQ(measured.code, 0) << measured.err;
+  EXPECT_THAT(measured.err, IsEmpty());
+  EXPECT_NE(measured.out, rates.out);
+  // The profile of a shipped cluster's device.
+  EXPECT_NE(Json::parse(cost({"--device", "dip-h800-64"}).out)["source"],
+            "roofline");
+  const Outcome other = cost({"--device", "h100-sxm", "--profile", own});
+  EXPECT_EQ(other.code, 1);
+  EXPECT_THAT(other.err, HasSubstr(own + ": is of device mygpu, not of "
+                                         "h100-sxm"));
+  EXPECT_THAT(cost({"--device", "./no-file.json", "--profile", own}).err,
+              HasSubstr("no-file.json"));
 }
 
 }  // namespace

@@ -19,6 +19,7 @@
 #include "cli/input/planning_flags.h"
 #include "emulator/stage/stage_cost.h"
 #include "formats/job/spec_loader.h"
+#include "formats/profile/profile_reader.h"
 #include "formats/text/json_writer.h"
 #include "ir/job/job_notes.h"
 #include "partition/batching/balance_step.h"
@@ -45,6 +46,20 @@ std::string Describe(const JobSpec& job) {
       static_cast<double>(Parameters(job.model)) / 1e9,
       job.model.modules.size(), job.model.modules.size() == 1 ? "" : "s",
       job.parallel.num_gpus(), job.cluster.num_gpus());
+}
+
+std::string Describe(const DeviceProfile& profile) {
+  const auto points = [](const auto& tables) {
+    size_t sum = 0;
+    for (const auto& table : tables) sum += table.us.size();
+    return sum;
+  };
+  return absl::StrFormat(
+      "profile of %s: %d points of products, %d of attention, %d of "
+      "streaming, %d of experts, %d of collectives",
+      profile.device, points(profile.gemm), points(profile.attention),
+      points(profile.stream), points(profile.moe),
+      points(profile.collectives.curves));
 }
 
 // The options that a plan was made with.
@@ -117,8 +132,9 @@ class ValidateCommand : public Command {
  public:
   CommandText text() const override {
     return {"validate", "FILE... [options]", "check files of any kind",
-            "Checks jobs, models, clusters, batches (JSON Lines), task graphs "
-            "and plans (protobuf or text), told apart by their content; a name "
+            "Checks jobs, models, clusters, device profiles, batches (JSON "
+            "Lines), task graphs and plans (protobuf or text), told apart by "
+            "their content; a name "
             "without a file is that of a shipped job. Prints OK and what the "
             "file holds, or what is wrong with it, and fails if any is "
             "wrong. A plan is checked to its end: passes, dependencies, "
@@ -255,6 +271,11 @@ class ValidateCommand : public Command {
         return absl::StrFormat("cluster %s: %d x %d %s", cluster.name,
                                cluster.num_nodes, cluster.gpus_per_node,
                                cluster.device.name);
+      }
+      case FileKind::kProfile: {
+        PIPELOOM_ASSIGN_OR_RETURN(const DeviceProfile profile,
+                                  formats::ParseDeviceProfile(content, file));
+        return Describe(profile);
       }
       case FileKind::kBatch: {
         std::vector<std::string> warnings;

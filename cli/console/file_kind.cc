@@ -26,6 +26,8 @@ const char* FileKindName(FileKind kind) {
       return "model";
     case FileKind::kCluster:
       return "cluster";
+    case FileKind::kProfile:
+      return "profile";
     case FileKind::kBatch:
       return "batch";
     case FileKind::kTaskGraph:
@@ -77,6 +79,7 @@ FileKind GuessFileKind(absl::string_view content) {
   }
   if (has("model") || has("training")) return FileKind::kJob;
   if (has("modules")) return FileKind::kModel;
+  if (has("rates")) return FileKind::kProfile;
   if (has("device")) return FileKind::kCluster;
   if (has("text_tokens") || has("images") || has("videos") ||
       has("audio_seconds") || names.empty()) {

@@ -13,6 +13,7 @@ enum class FileKind {
   kJob,
   kModel,
   kCluster,
+  kProfile,
   kBatch,
   kTaskGraph,
   kPlanText,

@@ -268,5 +268,17 @@ TEST_F(DevicePricesTest, CostTakesTheLinksAndTheProfileOfAClusterFile) {
               HasSubstr("no-file.json"));
 }
 
+TEST_F(DevicePricesTest, AProfileIsValidated) {
+  const Outcome good = Pipeloom({"validate", Profile("mygpu")});
+  EXPECT_EQ(good.code, 0) << good.out;
+  EXPECT_THAT(good.out, HasSubstr("OK, profile of mygpu: "));
+  Json broken = ReadJson(Profile("mygpu"));
+  broken["rates"].erase("bytes_per_second");
+  const Outcome bad = Pipeloom({"validate", Write("bad.json", broken)});
+  EXPECT_EQ(bad.code, 1);
+  EXPECT_THAT(bad.out,
+              AllOf(HasSubstr("bytes_per_second"), Not(HasSubstr("cluster"))));
+}
+
 }  // namespace
 }  // namespace pipeloom::cli

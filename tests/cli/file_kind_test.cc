@@ -23,6 +23,7 @@ TEST(GuessFileKindTest, KnowsEveryKind) {
       {R"({"model": "m", "cluster": "c"})", FileKind::kJob},
       {R"({"name": "m", "modules": [], "edges": []})", FileKind::kModel},
       {R"({"name": "c", "device": {}, "num_nodes": 1})", FileKind::kCluster},
+      {R"({"version": 1, "device": "d", "rates": {}})", FileKind::kProfile},
       {R"({"text_tokens": 1})", FileKind::kBatch},
       {"\n {\"images\": []}", FileKind::kBatch},
       {"{}", FileKind::kBatch},

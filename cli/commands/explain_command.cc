@@ -14,6 +14,7 @@
 #include "cli/console/command.h"
 #include "cli/console/study_context.h"
 #include "cli/console/table.h"
+#include "cli/input/partition_source.h"
 #include "cli/input/plan_file.h"
 #include "cli/input/plan_source.h"
 #include "cli/input/planning_flags.h"
@@ -100,9 +101,11 @@ class ExplainCommand : public Command {
             "time follows from, why a microbatch waits, what fills each rank's "
             "memory at its peak, and the changes that would help most. With "
             "--rank also the rank's instructions, in order.\n\n"
-            "Every change is tried. With JOB it is planned anew and emulated, "
-            "and shown with the command that does it: other layouts, "
-            "microbatches, sub-microbatches, memory, recomputation, links. "
+            "With JOB it is the plan that `pipeloom plan` makes with the same "
+            "options, of 32 evaluations unless told otherwise. Every change is "
+            "tried: planned anew and emulated, and shown with the command that "
+            "does it: other layouts, microbatches, sub-microbatches, memory, "
+            "recomputation, links. "
             "With PLAN the same programs are emulated with other times."};
   }
 
@@ -210,15 +213,27 @@ class ExplainCommand : public Command {
     }
     studies::SearchOptions& search = planning_.search;
     if (!search.evaluations && !search.deadline) search.evaluations = 32;
+    // A word of PIPELOOM_PARTITION counts as that of the option, as for `plan`.
+    if (planning_.partition.source.empty()) {
+      PIPELOOM_ASSIGN_OR_RETURN(const std::string source, SourceOf("", ""));
+      if (source != "rule") planning_.partition.source = source;
+    }
     PIPELOOM_ASSIGN_OR_RETURN(const WhatIfBase base,
                               ReadWhatIfBase(path, planning_, context));
     const studies::WhatIfInput& input = base.input;
+    PIPELOOM_ASSIGN_OR_RETURN(const std::optional<UsualPartition> usual,
+                              UsualPartitionOf(input.base, planning_, context));
+    studies::WhatIfInput own = input;
+    if (usual.has_value()) {
+      own.partition = studies::OnPartition(usual->partition, input.base.job);
+      kept_file_ = usual->file;
+    }
     studies::WhatIfCase now;
     now.changes = base.changes;
     studies::PlannedStep planned;
     PIPELOOM_ASSIGN_OR_RETURN(
         const studies::WhatIfOutcome outcome,
-        studies::RunCase(input, now, StudyContextOf(context), &planned));
+        studies::RunCase(own, now, StudyContextOf(context), &planned));
     if (!outcome.ok()) return absl::FailedPreconditionError(outcome.error);
     if (most > 0) {
       const int32_t threads =
@@ -227,8 +242,11 @@ class ExplainCommand : public Command {
                                    1u, std::thread::hardware_concurrency()));
       PIPELOOM_ASSIGN_OR_RETURN(
           *suggestions,
-          studies::SuggestForJob(input, now.changes, outcome, most, threads,
-                                 StudyContextOf(context)));
+          studies::SuggestForJob(
+              input, now.changes, outcome,
+              // A partition without a file has no command that plans on it.
+              kept_file_.empty() ? nullptr : &usual->partition, most, threads,
+              StudyContextOf(context)));
     }
     const ExecutionPlan& plan = planned.slowest().plan;
     PIPELOOM_ASSIGN_OR_RETURN(const JobSpec job, input.job.With(base.changes));
@@ -259,8 +277,10 @@ class ExplainCommand : public Command {
     if (planning_.job.assignment) {
       absl::StrAppend(&text, " --assignment ", *planning_.job.assignment);
     }
-    if (!planning_.partition.source.empty()) {
-      absl::StrAppend(&text, " --partition ", planning_.partition.source);
+    const std::string& partition =
+        suggestion.on_given ? kept_file_ : planning_.partition.source;
+    if (!partition.empty()) {
+      absl::StrAppend(&text, " --partition ", partition);
     }
     return text;
   }
@@ -313,7 +333,9 @@ class ExplainCommand : public Command {
       for (const formats::JobOverride& change : s.change.changes) {
         json.String(absl::StrCat(change.path, "=", change.value));
       }
-      json.EndArray().EndObject();
+      json.EndArray();
+      if (s.on_given) json.Key("partition").String(kept_file_);
+      json.EndObject();
     }
     return json.EndArray().EndObject().text() + "\n";
   }
@@ -460,6 +482,9 @@ class ExplainCommand : public Command {
     return text;
   }
 
+  // The file of the partition that the job is planned on; empty if `plan` would
+  // not search one, or if it is not kept.
+  std::string kept_file_{};
   std::optional<int64_t> rank_{};
   std::optional<int64_t> microbatch_{};
   int64_t suggestions_ = 3;

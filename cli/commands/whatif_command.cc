@@ -89,6 +89,11 @@ class WhatIfCommand : public Command {
   std::vector<Flag> Flags() override {
     std::vector<Flag> flags;
     AppendPlanningFlags(&planning_, true, &flags);
+    for (Flag& flag : flags) {
+      if (flag.name == "partition") {
+        flag = PartitionOfEachFlag(&planning_.partition);
+      }
+    }
     std::vector<std::string> names;
     for (const studies::WhatIfQuestion& q : studies::WhatIfQuestions())
       names.push_back(q.name);

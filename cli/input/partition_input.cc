@@ -28,6 +28,11 @@
 namespace pipeloom::cli {
 namespace {
 
+constexpr char kSources[] =
+    "which layers are where: `rule` (the strategy's own), `dip` (its rule), "
+    "`search` (see `pipeloom partition`) or a file that `pipeloom partition` "
+    "wrote";
+
 // Layouts that are looked at for a hint, and the gain from which there is one:
 // the times of a first look are 5 % uncertain.
 constexpr int32_t kHintLayouts = 12;
@@ -208,12 +213,27 @@ absl::StatusOr<Lessons> KeptLessons(const planner::PreparedJob& prepared,
 void AppendPartitionFlags(PartitionFlags* values, std::vector<Flag>* flags) {
   flags->push_back(
       {"partition", &values->source, "SOURCE",
-       "which layers are where: `rule` (the strategy's own), `dip` (its rule), "
-       "`search` (see `pipeloom partition`) or a file that `pipeloom "
-       "partition` wrote. Default: that of PIPELOOM_PARTITION, else for the "
-       "strategy pipeloom a search, once for each job and sample (seconds to "
-       "minutes), kept in PIPELOOM_CACHE_DIR or ~/.cache/pipeloom; for others "
-       "their rule"});
+       absl::StrCat(
+           kSources,
+           ". Default: that of PIPELOOM_PARTITION, else for the "
+           "strategy pipeloom a search, once for each job and sample (seconds "
+           "to minutes), kept in PIPELOOM_CACHE_DIR or ~/.cache/pipeloom; for "
+           "others their rule")});
+}
+
+Flag PartitionOfEachFlag(PartitionFlags* values) {
+  return {"partition", &values->source, "SOURCE",
+          absl::StrCat(kSources,
+                       ". Default: `rule`, whatever PIPELOOM_PARTITION says, "
+                       "as a search for each configuration takes long")};
+}
+
+std::string KeptPartitionFile(const studies::JobInput& input,
+                              const planner::Strategy& strategy,
+                              const PartitionFlags& flags) {
+  const KeptPartitions kept = KeptPartitions::OfUser();
+  const Fingerprint key = KeyOf(input, strategy, flags.tries);
+  return kept.Find(key, input.job) ? kept.PathOf(key) : std::string();
 }
 
 absl::StatusOr<std::string> ReadPartitionFile(const std::string& path) {

@@ -30,6 +30,9 @@ struct PartitionFlags {
   int64_t tries = planner::PartitionSearchOptions().partitions;
 };
 void AppendPartitionFlags(PartitionFlags* values, std::vector<Flag>* flags);
+// Returns the same option for commands that plan many configurations of a job,
+// each on the partition of its strategy's rule unless told otherwise.
+Flag PartitionOfEachFlag(PartitionFlags* values);
 
 // Reads the file of --partition FILE. A UsageError: it cannot be read.
 absl::StatusOr<std::string> ReadPartitionFile(const std::string& path);
@@ -53,6 +56,12 @@ absl::StatusOr<planner::PreparedJob> PrepareWithPartition(
     const studies::JobInput& input, const planner::Strategy& strategy,
     const emulator::StageCostModel& costs, const PartitionFlags& flags,
     const studies::SearchSettings& settings, const Context& context);
+
+// Returns the file of the partition that PrepareWithPartition keeps for the
+// job, as it stands there; empty if it is not kept. Reads the file.
+std::string KeptPartitionFile(const studies::JobInput& input,
+                              const planner::Strategy& strategy,
+                              const PartitionFlags& flags);
 
 // The option --warm-up: for how long sample steps are searched before the first
 // step (planner/job/warm_up.h); nullopt: as is usual.

@@ -158,6 +158,22 @@ absl::StatusOr<std::unique_ptr<planner::JobPlanner>> MakePlanner(
       std::move(partition));
 }
 
+absl::StatusOr<std::optional<UsualPartition>> UsualPartitionOf(
+    const studies::JobInput& input, const PlanningFlags& flags,
+    const Context& context) {
+  const std::string name = flags.strategy.value_or(input.job.search.schedule);
+  PIPELOOM_ASSIGN_OR_RETURN(const std::string source,
+                            SourceOf(flags.partition.source, name));
+  if (source != "kept") return std::nullopt;
+  PIPELOOM_ASSIGN_OR_RETURN(
+      Partition partition,
+      GivenPartition(input, flags, SettingsOf(flags, input), /*learned=*/"",
+                     context, emulator::CostLearner::kMaxCorrection));
+  PIPELOOM_ASSIGN_OR_RETURN(const auto strategy, planner::MakeStrategy(name));
+  return UsualPartition{std::move(partition),
+                        KeptPartitionFile(input, *strategy, flags.partition)};
+}
+
 studies::SearchSettings SettingsOf(const PlanningFlags& flags,
                                    const studies::JobInput& input) {
   studies::SearchSettings settings =

@@ -53,6 +53,19 @@ absl::StatusOr<std::unique_ptr<planner::JobPlanner>> MakePlanner(
     const std::string& learned, const Context& context,
     double most = emulator::CostLearner::kMaxCorrection);
 
+// The partition of an earlier search, or of one that was made and kept.
+struct UsualPartition {
+  Partition partition{};
+  std::string file{};  // For --partition FILE; empty if it could not be kept.
+};
+// Returns the partition that `plan` searches and keeps for the job; nullopt if
+// the options, PIPELOOM_PARTITION or the strategy name another source. Searches
+// if it is not kept, which takes seconds to minutes. `input` is as it was read:
+// the file of --partition has no part in it. Cancelled: a stop was requested.
+absl::StatusOr<std::optional<UsualPartition>> UsualPartitionOf(
+    const studies::JobInput& input, const PlanningFlags& flags,
+    const Context& context);
+
 // Returns the search's effective settings, and whether it defers surplus.
 studies::SearchSettings SettingsOf(const PlanningFlags& flags,
                                    const studies::JobInput& input);

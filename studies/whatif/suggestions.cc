@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "emulator/step/emulate_step.h"
+#include "partition/placement/recipe.h"
 #include "studies/whatif/bucket_choice.h"
 
 namespace pipeloom::studies {
@@ -30,10 +31,24 @@ void KeepBest(size_t most, std::vector<Suggestion>* found) {
 
 }  // namespace
 
+CasePartition OnPartition(const Partition& partition, const JobSpec& job) {
+  return {.name = "given",
+          .make = [partition, model = job.model.name, pp = job.parallel.pp](
+                      const JobInput& input) -> absl::StatusOr<Partition> {
+            if (input.job.model.name != model || input.job.parallel.pp != pp) {
+              return absl::FailedPreconditionError(
+                  "the partition is of another pipeline");
+            }
+            PIPELOOM_RETURN_IF_ERROR(
+                partition::CheckPartitionRules(input.job, partition));
+            return partition;
+          }};
+}
+
 absl::StatusOr<std::vector<Suggestion>> SuggestForJob(
     const WhatIfInput& input, const std::vector<formats::JobOverride>& base,
-    const WhatIfOutcome& now, size_t most, int32_t threads,
-    const StudyContext& context) {
+    const WhatIfOutcome& now, const Partition* given, size_t most,
+    int32_t threads, const StudyContext& context) {
   PIPELOOM_ASSIGN_OR_RETURN(const JobSpec job, input.job.With(base));
   std::vector<WhatIfCase> cases;
   std::vector<std::string> kinds;
@@ -80,17 +95,27 @@ absl::StatusOr<std::vector<Suggestion>> SuggestForJob(
   }
   PIPELOOM_ASSIGN_OR_RETURN(const std::vector<WhatIfOutcome> outcomes,
                             RunCases(input, cases, threads, "", context));
+  std::vector<WhatIfOutcome> on_given;
+  if (given != nullptr) {
+    WhatIfInput there = input;
+    there.partition = OnPartition(*given, job);
+    PIPELOOM_ASSIGN_OR_RETURN(on_given,
+                              RunCases(there, cases, threads, "", context));
+  }
   // The best change of each kind, among those with the same number of samples,
   // as whole as in the job.
   std::map<std::string, Suggestion> best;
-  for (size_t i = 0; i < cases.size(); ++i) {
-    const WhatIfOutcome& o = outcomes[i];
-    if (!o.ok() || o.peak > o.limit) continue;
-    if (o.samples != now.samples || o.cuts_more) continue;
+  const auto consider = [&](size_t i, const WhatIfOutcome& o, bool is_given) {
+    if (!o.ok() || o.peak > o.limit) return;
+    if (o.samples != now.samples || o.cuts_more) return;
     Suggestion& known = best[kinds[i]];
     const Duration gain = now.step_time - o.step_time;
-    if (gain <= known.gain) continue;
-    known = {cases[i].label, o.step_time, gain, cases[i]};
+    if (gain <= known.gain) return;
+    known = {cases[i].label, o.step_time, gain, cases[i], is_given};
+  };
+  for (size_t i = 0; i < cases.size(); ++i) {
+    consider(i, outcomes[i], /*is_given=*/false);
+    if (given != nullptr) consider(i, on_given[i], /*is_given=*/true);
   }
   std::vector<Suggestion> found;
   for (auto& [kind, suggestion] : best) found.push_back(std::move(suggestion));
@@ -124,7 +149,8 @@ absl::StatusOr<std::vector<Suggestion>> SuggestForPlan(
     found.push_back({std::move(label),
                      trace.step_time(),
                      now.step_time() - trace.step_time(),
-                     {}});
+                     {},
+                     false});
     return absl::OkStatus();
   };
   const auto tenth_less = [](Task& task) {

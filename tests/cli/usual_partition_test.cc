@@ -96,6 +96,58 @@ TEST_F(UsualPartitionTest, ItIsSearchedOnceAndKept) {
   EXPECT_EQ(other.code, 1) << other.out;
 }
 
+// `explain` of a job tells of the plan that `plan` makes of it, and each of its
+// proposals has the step time that its command finds.
+TEST_F(UsualPartitionTest, ExplainTellsOfThePlanThatPlanMakes) {
+  // The number of microbatches is a --set, as a proposal may change it.
+  const auto run = [](const std::string& command,
+                      const std::vector<std::string>& more) {
+    std::vector<std::string> args = {
+        command,         "llama3-8b",
+        "--batch",       "text",
+        "--replicas",    "1",
+        "--threads",     "1",
+        "--evaluations", "5",
+        "--format",      "json",
+        "--set",         "training.microbatches=6"};
+    args.insert(args.end(), more.begin(), more.end());
+    const Outcome outcome = Pipeloom(args);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome;
+  };
+  const Json found = Json::parse(run("explain", {"--suggestions", "2"}).out);
+  const double now = found["step_time_us"];
+  const Outcome plan = run("plan", {});
+  EXPECT_THAT(plan.err, Not(HasSubstr("searched")));
+  EXPECT_EQ(now, TimeOf(plan));
+  const Json by_rule = Json::parse(
+      run("explain", {"--partition", "rule", "--suggestions", "0"}).out);
+  EXPECT_GT(by_rule["step_time_us"].get<double>(), now);
+  ASSERT_FALSE(found["suggestions"].empty());
+  for (const Json& suggestion : found["suggestions"]) {
+    SCOPED_TRACE(suggestion["label"].get<std::string>());
+    std::vector<std::string> more;
+    for (const Json& set : suggestion["set"]) {
+      more.insert(more.end(), {"--set", set.get<std::string>()});
+    }
+    if (suggestion.contains("partition")) {
+      more.insert(more.end(), {"--partition", suggestion["partition"]});
+    }
+    const double shown = suggestion["step_time_us"];
+    EXPECT_LT(shown, now);
+    const Json applied = Json::parse(run("whatif", more).out);
+    EXPECT_EQ(applied["configurations"][0]["step_time_us"].get<double>(),
+              shown);
+  }
+}
+
+TEST_F(UsualPartitionTest, WhatIfSaysThatItPlansByTheRule) {
+  const Outcome help = Pipeloom({"whatif", "--help"});
+  ASSERT_EQ(help.code, 0) << help.err;
+  EXPECT_THAT(help.out, HasSubstr("whatever PIPELOOM_PARTITION says"));
+  EXPECT_THAT(help.out, Not(HasSubstr("seconds to minutes")));
+}
+
 TEST_F(UsualPartitionTest, AnotherContentIsAnotherPartition) {
   ASSERT_EQ(Pipeloom(Small("plan")).code, 0);
   const Outcome other = Pipeloom(Small("plan", {"--memory-limit", "60GiB"}));

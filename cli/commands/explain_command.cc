@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/overloaded.h"
@@ -221,6 +222,7 @@ class ExplainCommand : public Command {
     PIPELOOM_ASSIGN_OR_RETURN(const WhatIfBase base,
                               ReadWhatIfBase(path, planning_, context));
     const studies::WhatIfInput& input = base.input;
+    dp_ = input.base.job.parallel.dp;
     PIPELOOM_ASSIGN_OR_RETURN(const std::optional<UsualPartition> usual,
                               UsualPartitionOf(input.base, planning_, context));
     studies::WhatIfInput own = input;
@@ -262,25 +264,32 @@ class ExplainCommand : public Command {
     return plan;
   }
 
+  // Returns how many replicas of a case --replicas plans: at most those that it
+  // has.
+  int64_t ReplicasOf(const studies::WhatIfCase& tried) const {
+    int64_t most = dp_;
+    for (const formats::JobOverride& change : tried.changes) {
+      int64_t dp = 0;
+      if (change.path == "parallel.dp" && absl::SimpleAtoi(change.value, &dp)) {
+        most = dp;
+      }
+    }
+    return std::min(planning_.job.replicas, most);
+  }
+
   // Returns the `whatif` command that tries this suggestion alone.
   std::string CommandOf(const std::string& job,
                         const studies::Suggestion& suggestion) const {
     std::string text =
         absl::StrCat("pipeloom whatif ", job, " --batch ", planning_.job.batch,
                      " ", ArgumentsOf(suggestion.change));
-    if (planning_.search.evaluations) {
-      absl::StrAppend(&text, " --evaluations ", *planning_.search.evaluations);
+    PlanningFlags flags = planning_;
+    if (suggestion.on_given) flags.partition.source = kept_file_;
+    if (const std::string more = PlanningArguments(flags); !more.empty()) {
+      absl::StrAppend(&text, " ", more);
     }
-    if (planning_.strategy) {
-      absl::StrAppend(&text, " --strategy ", *planning_.strategy);
-    }
-    if (planning_.job.assignment) {
-      absl::StrAppend(&text, " --assignment ", *planning_.job.assignment);
-    }
-    const std::string& partition =
-        suggestion.on_given ? kept_file_ : planning_.partition.source;
-    if (!partition.empty()) {
-      absl::StrAppend(&text, " --partition ", partition);
+    if (planning_.job.replicas > 0) {
+      absl::StrAppend(&text, " --replicas ", ReplicasOf(suggestion.change));
     }
     return text;
   }
@@ -482,6 +491,8 @@ class ExplainCommand : public Command {
     return text;
   }
 
+  // Replicas of the job as it is.
+  int32_t dp_ = 1;
   // The file of the partition that the job is planned on; empty if `plan` would
   // not search one, or if it is not kept.
   std::string kept_file_{};

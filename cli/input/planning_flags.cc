@@ -123,6 +123,37 @@ std::string PlanningFlagsGiven(const PlanningFlags& flags,
   return absl::StrJoin(given, ", ");
 }
 
+std::string PlanningArguments(const PlanningFlags& flags) {
+  std::vector<std::string> given;
+  const auto add = [&](absl::string_view name, const auto& value) {
+    if (value.has_value()) {
+      given.push_back(absl::StrCat("--", name, " ", *value));
+    }
+  };
+  const auto text = [](const std::string& value) {
+    return value.empty() ? std::nullopt : std::optional<std::string>(value);
+  };
+  const JobFlags& job = flags.job;
+  const studies::SearchOptions& search = flags.search;
+  if (search.deadline) {
+    given.push_back(
+        absl::StrCat("--deadline ", search.deadline->count(), "ns"));
+  }
+  add("evaluations", search.evaluations);
+  add("seed", search.seed);
+  if (search.threads > 0) {
+    given.push_back(absl::StrCat("--threads ", search.threads));
+  }
+  add("workers", search.workers);
+  add("strategy", flags.strategy);
+  add("assignment", job.assignment);
+  add("shuffle", job.shuffle);
+  if (job.costs != JobFlags().costs) add("costs", text(job.costs));
+  add("data-dir", text(job.data_dir));
+  add("partition", text(flags.partition.source));
+  return absl::StrJoin(given, " ");
+}
+
 absl::StatusOr<studies::JobInput> ReadPlannedJob(const std::string& job,
                                                  const PlanningFlags& flags,
                                                  const Context& context) {

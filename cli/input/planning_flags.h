@@ -34,6 +34,12 @@ Flag StrategyFlag(FlagTarget target, const char* help);
 // Returns the option --strategies, also known as --schedules.
 Flag StrategiesFlag(std::vector<std::string>* values, const char* help);
 
+// Returns the options of the strategy, the partition, the search, the samples
+// and the costs that are given, as arguments of a command, such as
+// "--strategy 1f1b --seed 7"; empty if there are none. Leaves out the batch,
+// --replicas and the changes that ChangesOf() returns.
+std::string PlanningArguments(const PlanningFlags& flags);
+
 // Returns the options that are given and mean nothing for a plan, such as
 // "--set, --partition"; empty if there are none. `used`: those that mean
 // something for a plan in this command, such as "seed".

@@ -1,6 +1,7 @@
 // Applies the proposals of `explain` to jobs of different kinds.
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -98,6 +99,43 @@ TEST(ExplainWordsTest, ASuggestionHasItsGainAndItsCommand) {
   EXPECT_THAT(outcome.out,
               ::testing::Not(HasSubstr("'training.microbatches=4' --set "
                                        "'training.microbatches=16'")));
+}
+
+// The command plans as the explained plan was planned: the same samples, the
+// same search and the same costs.
+TEST(ExplainWordsTest, TheCommandHasEveryPlanningOptionThatWasGiven) {
+  const std::vector<std::pair<std::string, std::string>> given = {
+      {"--evaluations", "2"},
+      {"--seed", "7"},
+      {"--threads", "1"},
+      {"--workers", "1"},
+      {"--strategy", "1f1b"},
+      {"--assignment", "balanced"},
+      {"--shuffle", "5"},
+      {"--costs", "roofline"},
+      {"--partition", "rule"},
+      {"--replicas", "1"},
+      {"--deadline", "5000ms"},
+      {"--data-dir", PIPELOOM_SOURCE_DIR "/workloads"}};
+  std::vector<std::string> args = {
+      "explain",        "llama3-8b",      "--batch",
+      "text",           "--microbatches", "4",
+      "--memory-limit", "64GiB",          "--set",
+      "parallel.dp=2",  "--set",          "cluster.gpus_per_node=8"};
+  for (const auto& [name, value] : given) {
+    args.insert(args.end(), {name, value});
+  }
+  const Outcome outcome = Pipeloom(args);
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const size_t at = outcome.out.find("   pipeloom whatif llama3-8b ");
+  ASSERT_NE(at, std::string::npos) << outcome.out;
+  const std::string line =
+      outcome.out.substr(at, outcome.out.find('\n', at) - at) + " ";
+  for (const auto& [name, value] : given) {
+    const std::string shown = name == "--deadline" ? "5000000000ns" : value;
+    EXPECT_THAT(line, HasSubstr(absl::StrCat(" ", name, " ", shown, " ")));
+  }
+  EXPECT_THAT(line, HasSubstr("'training.memory_limit_bytes=68719476736'"));
 }
 
 }  // namespace

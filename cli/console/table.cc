@@ -60,7 +60,12 @@ std::string Table::ToString() const {
 }
 
 std::string FormatPercent(double ratio, int digits) {
-  return absl::StrFormat("%.*f %%", digits, 100 * ratio);
+  const std::string text = absl::StrFormat("%.*f", digits, 100 * ratio);
+  // A number that rounds to zero has no sign.
+  const bool zero = text.find_first_not_of("-0.") == std::string::npos;
+  return absl::StrCat(zero ? absl::string_view(text).substr(text[0] == '-')
+                           : absl::string_view(text),
+                      " %");
 }
 
 std::string FormatKnownPercent(double ratio) {

@@ -18,5 +18,14 @@ TEST(TableTest, PadsNumbersLeftNamesRightAndLetsReasonsRunOn) {
             "gpipe        does not fit at all, by very much\n");
 }
 
+TEST(TableTest, APercentageThatRoundsToZeroHasNoSign) {
+  EXPECT_EQ(FormatPercent(-1e-9), "0.0 %");
+  EXPECT_EQ(FormatPercent(-0.0), "0.0 %");
+  EXPECT_EQ(FormatPercent(0.0004), "0.0 %");
+  EXPECT_EQ(FormatPercent(-0.0006), "-0.1 %");
+  EXPECT_EQ(FormatPercent(-0.004, 0), "0 %");
+  EXPECT_EQ(FormatPercent(0.123), "12.3 %");
+}
+
 }  // namespace
 }  // namespace pipeloom::cli

@@ -99,12 +99,25 @@ absl::Status TakeLayoutOfFile(const PartitionFlags& partition,
   }
   input->replicas = flags.replicas > 0 ? static_cast<int32_t>(flags.replicas)
                                        : job.parallel.dp;
-  if (job == own) return absl::OkStatus();
-  context.warn(absl::StrFormat(
-      "note: %s has its own layout: %s, %d microbatches; job %s has %s. The "
-      "file's is used",
-      source, LayoutWords(job.parallel, job.module_parallelism),
-      job.training.microbatches, job.name, before));
+  if (!(job == own)) {
+    const int32_t of_file = layout->microbatches > 0
+                                ? layout->microbatches
+                                : job.training.microbatches;
+    context.warn(absl::StrFormat(
+        "note: %s has its own layout: %s, %d microbatches; job %s has %s. The "
+        "file's is used",
+        source, LayoutWords(job.parallel, job.module_parallelism), of_file,
+        job.name, before));
+  }
+  if (layout->microbatches > 0 &&
+      job.training.microbatches != layout->microbatches) {
+    const int64_t dp = job.parallel.dp;
+    context.warn(absl::StrFormat(
+        "note: --microbatches %d is used instead of the %d microbatches of %s: "
+        "the global batch of a step is %d microbatches instead of %d",
+        job.training.microbatches, layout->microbatches, source,
+        dp * job.training.microbatches, dp * layout->microbatches));
+  }
   return absl::OkStatus();
 }
 

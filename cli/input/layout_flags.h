@@ -35,8 +35,9 @@ planner::LayoutConstraints FixedBy(const LayoutFlags& flags);
 
 // If --partition is a file that names a layout, gives the job this layout, its
 // replicas and, unless an option gives them, its microbatches. Prints a note to
-// stderr if it differs from the job's. InvalidArgument: the job cannot have the
-// layout. REQUIRES: nothing was priced or packed yet.
+// stderr if it differs from the job's, and one if the option's microbatches
+// make another global batch than the file's. InvalidArgument: the job cannot
+// have the layout. REQUIRES: nothing was priced or packed yet.
 absl::Status TakeLayoutOfFile(const PartitionFlags& partition,
                               const JobFlags& flags, const Context& context,
                               studies::JobInput* input);

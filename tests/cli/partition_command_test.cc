@@ -19,6 +19,7 @@ namespace {
 
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Json = nlohmann::json;
 
 class PartitionCommandTest : public ::testing::Test {
@@ -62,6 +63,38 @@ TEST_F(PartitionCommandTest, LayoutsOfAMixtureOfExpertsWithEpAndCp) {
   EXPECT_THAT(plan.err, HasSubstr("has its own layout: tp 1 cp 2 ep"));
   const Json step = Json::parse(plan.out)["steps"][0];
   EXPECT_EQ(step["peak_bytes"].size(), 8u);
+}
+
+// The file splits the same global batch over other replicas, so --microbatches
+// of the job are others than the file's.
+TEST_F(PartitionCommandTest, OptionsThatChangeTheBatchOfALayoutAreTold) {
+  const Outcome found = Pipeloom(
+      {"partition", "llama3-8b", "--batch", "text", "--set", "parallel.dp=2",
+       "--set", "parallel.tp=1", "--microbatches", "4", "--layouts", "--dp",
+       "1", "--tries", "1", "--threads", "1", "--out", Path("p.json")});
+  ASSERT_EQ(found.code, 0) << found.err;
+  ASSERT_OK_AND_ASSIGN(const std::string text, ReadFile(Path("p.json")));
+  ASSERT_EQ(Json::parse(text)["layout"]["microbatches"], 8) << text;
+  const auto plan = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> args = {
+        "plan",        "llama3-8b",     "--batch",       "text",
+        "--set",       "parallel.dp=2", "--set",         "parallel.tp=1",
+        "--partition", Path("p.json"),  "--evaluations", "1"};
+    args.insert(args.end(), more.begin(), more.end());
+    const Outcome outcome = Pipeloom(args);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome.err;
+  };
+  const std::string changed = plan({"--microbatches", "4"});
+  EXPECT_THAT(changed, HasSubstr(" dp 1, 8 microbatches; job llama3-8b has "));
+  EXPECT_THAT(changed, HasSubstr("--microbatches 4 is used instead of the 8 "
+                                 "microbatches of "));
+  EXPECT_THAT(changed, HasSubstr("the global batch of a step is 4 microbatches "
+                                 "instead of 8"));
+  for (const std::string& same : {plan({}), plan({"--microbatches", "8"})}) {
+    EXPECT_THAT(same, HasSubstr(" dp 1, 8 microbatches; job llama3-8b has "));
+    EXPECT_THAT(same, Not(HasSubstr("is used instead of")));
+  }
 }
 
 TEST_F(PartitionCommandTest, DisaggregateSizesUnitsAndShowsAllPlacements) {

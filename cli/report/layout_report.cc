@@ -58,12 +58,21 @@ void WriteLayouts(const std::vector<planner::LayoutOutcome>& layouts,
 }
 
 std::string LayoutReport(const planner::LayoutSearchResult& result) {
-  Table table({"layout", "microbatches", "step time", "bound", ""});
+  const auto time = [](const planner::LayoutOutcome& o,
+                       planner::LayoutFate fate) {
+    return o.fate == fate && o.step_time > kZero ? FormatDuration(o.step_time)
+                                                 : std::string("-");
+  };
+  // Times of one step and means over sample steps are not compared: they are of
+  // other samples.
+  Table table({"layout", "microbatches", "step time, mean", "time of one step",
+               "bound", ""});
   for (const planner::LayoutOutcome& o : result.layouts) {
     if (table.rows().size() > kRowsShown) break;
     table.AddRow(
         {LayoutWords(o.layout, o.modules), absl::StrCat(o.microbatches),
-         o.step_time > kZero ? FormatDuration(o.step_time) : "-",
+         time(o, planner::LayoutFate::kSearched),
+         time(o, planner::LayoutFate::kScreened),
          o.bound > kZero ? FormatDuration(o.bound) : "-", FateWords(o.fate)});
   }
   std::string text = table.ToString();

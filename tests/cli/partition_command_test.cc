@@ -73,6 +73,8 @@ TEST_F(PartitionCommandTest, OptionsThatChangeTheBatchOfALayoutAreTold) {
        "--set", "parallel.tp=1", "--microbatches", "4", "--layouts", "--dp",
        "1", "--tries", "1", "--threads", "1", "--out", Path("p.json")});
   ASSERT_EQ(found.code, 0) << found.err;
+  // Means over sample steps stand in another column than times of one step.
+  EXPECT_THAT(found.out, HasSubstr("step time, mean  time of one step"));
   ASSERT_OK_AND_ASSIGN(const std::string text, ReadFile(Path("p.json")));
   ASSERT_EQ(Json::parse(text)["layout"]["microbatches"], 8) << text;
   const auto plan = [&](const std::vector<std::string>& more) {

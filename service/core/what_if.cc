@@ -103,6 +103,32 @@ void SetFigures(const ExecutionPlan& plan, const StepTrace& trace,
   }
 }
 
+// Returns an error for a change that has no meaning in a call of WhatIf, or
+// whose value would be taken for another one.
+absl::Status CheckChange(const v1::JobChange& change, const v1::Job& job) {
+  const std::string& path = change.path();
+  if (path == "training.microbatches" ||
+      path == "training.global_batch_samples" ||
+      path == "training.global_batch_tokens") {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, " is ", change.value(),
+        "; a step here has as many microbatches as its samples fill, whatever "
+        "the job says: send another number of samples in `batch`, or change "
+        "training.microbatch_tokens"));
+  }
+  const v1::ParallelLayout& layout = job.parallel();
+  for (const auto& [name, size] :
+       {std::pair("tp", layout.tp()), std::pair("cp", layout.cp()),
+        std::pair("ep", layout.ep()), std::pair("pp", layout.pp()),
+        std::pair("dp", layout.dp())}) {
+    if (path == absl::StrCat("parallel.", name) && size == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, " is 0; it must be at least 1"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status PlanVariant(const JobSpec& base, const v1::JobVariant& variant,
                          const v1::WhatIfRequest& request,
                          const ShippedFiles& files,
@@ -112,6 +138,7 @@ absl::Status PlanVariant(const JobSpec& base, const v1::JobVariant& variant,
   v1::Job proto = convert::ToProto(base);
   for (const v1::JobChange& change : variant.changes()) {
     PIPELOOM_RETURN_IF_ERROR(SetField(change.path(), change.value(), &proto));
+    PIPELOOM_RETURN_IF_ERROR(CheckChange(change, proto));
   }
   PIPELOOM_ASSIGN_OR_RETURN(JobSpec spec, JobFromProto(proto, files));
   PIPELOOM_ASSIGN_OR_RETURN(const BatchMetadata sample,

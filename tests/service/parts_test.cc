@@ -309,7 +309,11 @@ TEST(CallsTest, WhatIfComparesVariantsAndSaysWhichCannotBe) {
   request.add_variants()->set_name("as it is");
   for (const auto& [path, value] :
        std::vector<std::pair<std::string, std::string>>{
-           {"parallel.pp", "2"}, {"parallel.pp", "-1"}, {"model", "/x"}}) {
+           {"parallel.pp", "2"},
+           {"parallel.pp", "-1"},
+           {"model", "/x"},
+           {"parallel.pp", "0"},
+           {"training.microbatches", "2"}}) {
     v1::JobChange* change = request.add_variants()->add_changes();
     change->set_path(path);
     change->set_value(value);
@@ -320,7 +324,7 @@ TEST(CallsTest, WhatIfComparesVariantsAndSaysWhichCannotBe) {
   const grpc::Status status =
       service.stub().WhatIf(&context, request, &response);
   ASSERT_TRUE(status.ok()) << status.error_message();
-  ASSERT_EQ(response.rows_size(), 4);
+  ASSERT_EQ(response.rows_size(), 6);
   EXPECT_EQ(response.rows(0).error(), "");
   EXPECT_EQ(response.rows(0).figures().peak_bytes_size(), 4);
   EXPECT_EQ(response.rows(1).error(), "");
@@ -329,6 +333,12 @@ TEST(CallsTest, WhatIfComparesVariantsAndSaysWhichCannotBe) {
             response.rows(0).figures().step_time_ns());
   EXPECT_NE(response.rows(2).error(), "");
   EXPECT_NE(response.rows(3).error(), "");
+  EXPECT_EQ(response.rows(4).error(),
+            "parallel.pp is 0; it must be at least 1");
+  // The samples alone say how many microbatches the step has.
+  EXPECT_THAT(response.rows(5).error(),
+              HasSubstr("training.microbatches is 2; a step here has as many "
+                        "microbatches as its samples fill"));
 }
 
 TEST(CallsTest, WatchTellsOfEveryPlanOfItsJob) {

@@ -141,7 +141,7 @@ TEST_F(DevicePricesTest, AGivenProfilePricesAsTheSameOneInTheDataFolder) {
   EXPECT_NE(given, PlanTime(cluster));
   EXPECT_THAT(On("plan", cluster, {"--profile", own}).err,
               Not(HasSubstr("profile")));
-  // Of several, each is for its own device.
+  // If there are several, each is for its own device.
   const std::string other = Profile("h100-sxm", "other.json");
   EXPECT_EQ(PlanTime("h100-sxm", {"--profile", other}), given);
 }

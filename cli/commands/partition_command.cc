@@ -52,7 +52,8 @@ class PartitionCommand : public Command {
         "written; the exit code is 130.\n\n"
         "--disaggregate answers another question: how many of the job's GPUs, "
         "in which layout, encoders, backbone and generators would get if each "
-        "had GPUs of its own (DistTrain), and whether that is faster."};
+        "had GPUs of its own (DistTrain), and whether that is faster than the "
+        "job's own layout, by `megatron` and by the job's strategy."};
   }
 
   std::vector<Flag> Flags() override {
@@ -283,8 +284,9 @@ class PartitionCommand : public Command {
                             const Context& context) const {
     PIPELOOM_ASSIGN_OR_RETURN(
         const planner::PlacementComparison found,
-        planner::ComparePlacements(input.job, studies::SampleOf(input.batch),
-                                   studies::PricesOf(input)));
+        planner::ComparePlacements(
+            input.job, studies::SampleOf(input.batch), studies::PricesOf(input),
+            planner::kPlacementEvaluations, context.stop));
     if (format_ == "json") {
       context.print(PlacementsJson(input.job, found));
       return absl::OkStatus();
@@ -304,10 +306,13 @@ class PartitionCommand : public Command {
     add("generator", answer.generator);
     const partition::UnitAnswer& baseline = found.megatron_style.backbone;
     const auto line = [&](const std::string& what, Duration time) {
-      if (time == kZero) return absl::StrFormat("  %-58s does not fit\n", what);
-      return absl::StrFormat("  %-58s %9s  %.2fx\n", what, FormatDuration(time),
+      if (time == kZero) return absl::StrFormat("  %-60s does not fit\n", what);
+      return absl::StrFormat("  %-60s %9s  %.2fx\n", what, FormatDuration(time),
                              ToSeconds(time) / ToSeconds(found.disaggregated));
     };
+    const std::string own = absl::StrFormat(
+        "the job's layout, tp %d pp %d dp %d", input.job.parallel.tp,
+        input.job.parallel.pp, input.job.parallel.dp);
     context.print(absl::StrCat(
         absl::StrFormat("%s: %d of %d GPUs, step %.3f s by the formulation\n\n",
                         input.job.name, answer.gpus(),
@@ -315,14 +320,19 @@ class PartitionCommand : public Command {
         table.ToString(), "\nemulated step:\n",
         line("disaggregated, 1F1B, microbatches reordered",
              found.disaggregated),
-        line(absl::StrFormat("encoder and generator as stages, tp %d, %d "
-                             "stages, dp %d, 1F1B",
-                             baseline.tp, baseline.pp, baseline.dp),
+        line(baseline.gpus == 0
+                 ? std::string("encoder and generator as stages, 1F1B")
+                 : absl::StrFormat("encoder and generator as stages, tp %d, %d "
+                                   "stages, dp %d, 1F1B",
+                                   baseline.tp, baseline.pp, baseline.dp),
              found.megatron),
-        line(absl::StrFormat("the job's layout, tp %d pp %d dp %d, megatron",
-                             input.job.parallel.tp, input.job.parallel.pp,
-                             input.job.parallel.dp),
-             found.colocated),
+        line(absl::StrCat(own, ", megatron"), found.colocated),
+        input.job.search.schedule == "megatron"
+            ? std::string()
+            : line(absl::StrCat(own, ", ", input.job.search.schedule),
+                   found.own_strategy),
+        "times of the job's layout are those of its slowest replica, each "
+        "strategy on the partition of its rule\n",
         found.disaggregate() ? "disaggregating is faster\n"
                              : "the job's layout is faster\n"));
     return absl::OkStatus();
@@ -354,7 +364,8 @@ class PartitionCommand : public Command {
     for (const auto& [key, time] :
          {std::pair("disaggregated_us", found.disaggregated),
           std::pair("encoder_as_stages_us", found.megatron),
-          std::pair("job_layout_us", found.colocated)}) {
+          std::pair("job_layout_us", found.colocated),
+          std::pair("job_layout_own_strategy_us", found.own_strategy)}) {
       if (time > kZero) json.Key(key).Micros(time);
     }
     json.Key("disaggregate").Bool(found.disaggregate());

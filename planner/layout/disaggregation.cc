@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
+#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,6 +33,9 @@ using partition::UnitProblem;
 
 constexpr int32_t kUnits = 3;  // Encoder, backbone, generator.
 constexpr int32_t kBackbone = 1;
+// Replicas that the job's own strategy plans: those that take longest with
+// `megatron`.
+constexpr size_t kMostSearched = 8;
 constexpr double kParametersAStage = 8e9;  // In the baseline.
 
 // Returns the unit that each module is in, indexed by module.
@@ -333,6 +338,42 @@ absl::StatusOr<Duration> EmulateAnswer(const JobSpec& job,
   return result.schedule.step_time();
 }
 
+// Plans the step of these replicas in the job's own layout, by a strategy on
+// the partition of its rule. Returns their times; empty if one does not fit.
+absl::StatusOr<std::vector<Duration>> ReplicaTimes(
+    const emulator::StageCostModel& costs, const BatchMetadata& sample,
+    const partition::PackedStep& packed, const std::vector<int32_t>& replicas,
+    const std::string& schedule, int64_t evaluations,
+    const std::stop_token& stop) {
+  std::vector<Duration> times;
+  PIPELOOM_ASSIGN_OR_RETURN(const auto strategy, MakeStrategy(schedule));
+  const absl::StatusOr<PreparedJob> prepared =
+      PrepareJob(*strategy, costs, sample, stop);
+  if (absl::IsResourceExhausted(prepared.status())) return times;
+  if (!prepared.ok()) return prepared.status();
+  SearchBudget budget;
+  budget.max_evaluations = evaluations;
+  budget.stop = stop;
+  for (const int32_t r : replicas) {
+    if (stop.stop_requested()) return absl::CancelledError("stopped");
+    const auto planned = PlanStep(*prepared, {.packed = &packed,
+                                              .replica = r,
+                                              .seed = costs.job().search.seed,
+                                              .budget = budget,
+                                              .needs_bound = false});
+    if (absl::IsResourceExhausted(planned.status())) {
+      return std::vector<Duration>();
+    }
+    if (!planned.ok()) return planned.status();
+    times.push_back(planned->predicted.step_time());
+  }
+  return times;
+}
+
+Duration Slowest(const std::vector<Duration>& times) {
+  return times.empty() ? kZero : *std::max_element(times.begin(), times.end());
+}
+
 }  // namespace
 
 absl::StatusOr<OrchestrationProblem> MakeOrchestrationProblem(
@@ -399,7 +440,8 @@ absl::StatusOr<OrchestrationProblem> MakeOrchestrationProblem(
 }
 
 absl::StatusOr<PlacementComparison> ComparePlacements(
-    const JobSpec& job, const BatchMetadata& sample, const PriceLayout& price) {
+    const JobSpec& job, const BatchMetadata& sample, const PriceLayout& price,
+    int64_t evaluations, const std::stop_token& stop) {
   PIPELOOM_ASSIGN_OR_RETURN(const OrchestrationProblem problem,
                             MakeOrchestrationProblem(job, sample, price));
   PlacementComparison result;
@@ -427,23 +469,31 @@ absl::StatusOr<PlacementComparison> ComparePlacements(
   } else if (!absl::IsResourceExhausted(baseline.status())) {
     return baseline.status();
   }
-  JobSpec one = job;
-  one.parallel.dp = 1;  // For the packing; costs keep the job's dp.
   PIPELOOM_ASSIGN_OR_RETURN(const partition::PackedStep packed,
-                            PackFullStep(one, sample));
+                            PackFullStep(job, sample));
   const emulator::StageCostModel costs(job, PriceOf(price, job));
-  PIPELOOM_ASSIGN_OR_RETURN(const auto megatron, MakeStrategy("megatron"));
-  PIPELOOM_ASSIGN_OR_RETURN(const PreparedJob prepared,
-                            PrepareJob(*megatron, costs, sample));
-  SearchBudget once;
-  once.max_evaluations = 1;
-  const auto planned = PlanStep(
-      prepared, {.packed = &packed, .budget = once, .needs_bound = false});
-  if (planned.ok()) {
-    result.colocated = planned->predicted.step_time();
-  } else if (!absl::IsResourceExhausted(planned.status())) {
-    return planned.status();
+  std::vector<int32_t> replicas(static_cast<size_t>(job.parallel.dp));
+  std::iota(replicas.begin(), replicas.end(), 0);
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const std::vector<Duration> megatron,
+      ReplicaTimes(costs, sample, packed, replicas, "megatron",
+                   /*evaluations=*/1, stop));
+  result.colocated = Slowest(megatron);
+  result.own_strategy = result.colocated;
+  if (job.search.schedule == "megatron") return result;
+  if (!megatron.empty()) {
+    std::stable_sort(replicas.begin(), replicas.end(),
+                     [&](int32_t a, int32_t b) {
+                       return megatron[static_cast<size_t>(a)] >
+                              megatron[static_cast<size_t>(b)];
+                     });
   }
+  replicas.resize(std::min(replicas.size(), kMostSearched));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const std::vector<Duration> searched,
+      ReplicaTimes(costs, sample, packed, replicas, job.search.schedule,
+                   evaluations, stop));
+  result.own_strategy = Slowest(searched);
   return result;
 }
 

@@ -8,9 +8,11 @@
 #ifndef PIPELOOM_PLANNER_LAYOUT_DISAGGREGATION_H_
 #define PIPELOOM_PLANNER_LAYOUT_DISAGGREGATION_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <stop_token>
 
 #include "absl/status/statusor.h"
 #include "base/units.h"
@@ -32,6 +34,9 @@ using PriceLayout =
 absl::StatusOr<partition::OrchestrationProblem> MakeOrchestrationProblem(
     const JobSpec& job, const BatchMetadata& sample, const PriceLayout& price);
 
+// The usual number of schedules that ComparePlacements searches.
+inline constexpr int64_t kPlacementEvaluations = 100;
+
 // Placements of a job, each with the emulated time of the same step.
 struct PlacementComparison {
   partition::OrchestrationAnswer answer{};
@@ -40,11 +45,21 @@ struct PlacementComparison {
   // others.
   partition::OrchestrationAnswer megatron_style{};
   Duration megatron{};  // 1F1B; 0 if it does not fit.
-  // The job's own layout by the `megatron` strategy; 0 if it does not fit.
+  // The job's own layout, the slowest of its replicas: by the `megatron`
+  // strategy, and by the strategy that the job names on the partition of its
+  // rule. 0 if it does not fit.
   Duration colocated{};
+  Duration own_strategy{};
+  // Returns the fastest time of the job's own layout; 0 if none fits.
+  Duration best_colocated() const {
+    if (colocated == kZero || own_strategy == kZero) {
+      return std::max(colocated, own_strategy);
+    }
+    return std::min(colocated, own_strategy);
+  }
   // Returns whether the disaggregated placement is faster.
   bool disaggregate() const {
-    return colocated == kZero || disaggregated < colocated;
+    return best_colocated() == kZero || disaggregated < best_colocated();
   }
 };
 
@@ -58,9 +73,14 @@ struct PlacementComparison {
 // 8 and a backbone stage for each 8 billion parameters: 1, 2 and 9 for the
 // paper's models (in the paper 1, 2 and 10).
 //
-// Returns ResourceExhausted if no disaggregated placement fits.
+// The job's own strategy searches `evaluations` schedules for each of the eight
+// replicas that take longest with `megatron`, or for all if there are fewer.
+// Returns ResourceExhausted if no disaggregated placement fits, Cancelled after
+// a stop request.
 absl::StatusOr<PlacementComparison> ComparePlacements(
-    const JobSpec& job, const BatchMetadata& sample, const PriceLayout& price);
+    const JobSpec& job, const BatchMetadata& sample, const PriceLayout& price,
+    int64_t evaluations = kPlacementEvaluations,
+    const std::stop_token& stop = {});
 
 }  // namespace pipeloom::planner
 

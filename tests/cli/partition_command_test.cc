@@ -134,6 +134,33 @@ TEST_F(PartitionCommandTest, DisaggregateSizesUnitsAndShowsAllPlacements) {
                                HasSubstr("the job's layout is faster")));
 }
 
+// The job's layout counts with the job's own strategy, as `plan` plans it, and
+// not by the slower fixed schedule alone.
+TEST_F(PartitionCommandTest, DisaggregateComparesWithTheStrategyOfTheJob) {
+  const Outcome found = Pipeloom({"partition", "dip-vlm-m", "--batch", "mixed",
+                                  "--microbatches", "4", "--disaggregate"});
+  ASSERT_EQ(found.code, 0) << found.err;
+  EXPECT_THAT(found.out, HasSubstr(" dp 1, megatron "));
+  EXPECT_THAT(found.out, HasSubstr(" dp 1, pipeloom "));
+  EXPECT_THAT(found.out, HasSubstr("\nthe job's layout is faster\n"));
+  // A layout that was never found has no sizes.
+  EXPECT_THAT(found.out, Not(HasSubstr("tp 0")));
+  // The same step as that of `compare`, all replicas.
+  const std::vector<std::string> job = {
+      "qwen2.5-vl-7b", "--batch", "mixed", "--microbatches", "4",
+      "--format",      "json"};
+  std::vector<std::string> args = {"partition", "--disaggregate"};
+  args.insert(args.end(), job.begin(), job.end());
+  const Json placed = Json::parse(Pipeloom(args).out);
+  args = {"compare", "--strategies", "megatron", "--evaluations", "1"};
+  args.insert(args.end(), job.begin(), job.end());
+  const Json compared = Json::parse(Pipeloom(args).out);
+  EXPECT_NEAR(placed["job_layout_us"].get<double>(),
+              compared["rows"][0]["mean_step_time_us"].get<double>(),
+              1e-3 * placed["job_layout_us"].get<double>())
+      << compared;
+}
+
 // The vision encoder of 8 GPUs a rank in copies of its own size; the file says
 // so, and `plan` and `compare` take that over.
 TEST_F(PartitionCommandTest, ByModuleTheEncoderMayHaveATpOfItsOwn) {

@@ -161,7 +161,10 @@ TEST(ComparePlacementsTest, EmulatesWhatTheFormulationForetells) {
   EXPECT_LT(emulated, 2.0 * found.answer.seconds());
   EXPECT_GT(found.megatron, kZero);
   EXPECT_GT(found.colocated, kZero);
-  EXPECT_EQ(found.disaggregate(), found.disaggregated < found.colocated);
+  EXPECT_GT(found.own_strategy, kZero);
+  EXPECT_EQ(found.best_colocated(),
+            std::min(found.colocated, found.own_strategy));
+  EXPECT_EQ(found.disaggregate(), found.disaggregated < found.best_colocated());
   EXPECT_LE(found.answer.gpus(), 16);
 }
 

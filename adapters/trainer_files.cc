@@ -178,6 +178,51 @@ absl::StatusOr<std::string> MegatronLayout(const JobSpec& job,
                       comments);
 }
 
+// Returns the rows of a microbatch that is one sequence for the trainer; 0: it
+// has several, whose length the job does not say.
+int64_t SequenceLength(const TrainingSpec& training) {
+  return training.batching == SequenceBatching::kPacked &&
+                 training.microbatch_samples <= 1
+             ? training.microbatch_tokens
+             : 0;
+}
+
+// Returns the arguments that divide the work of a rank's GPUs, and the state of
+// those that hold the same weights.
+std::string MegatronDivision(const JobSpec& job) {
+  const ParallelLayout& layout = job.parallel;
+  std::string text;
+  if (layout.tp > 1 && job.setup.sequence_parallel) {
+    text += "--sequence-parallel\n";
+  }
+  if (layout.expert_tp > 0 && layout.tp > 1) {
+    absl::StrAppend(&text, "--expert-tensor-parallel-size ", layout.expert_tp,
+                    "\n");
+  }
+  if (layout.cp > 1) {
+    absl::StrAppend(&text, "--cp-comm-type ",
+                    layout.context == ContextParallelism::kRing ? "p2p"
+                    : layout.context == ContextParallelism::kAllGather
+                        ? "all_gather"
+                        : "a2a",
+                    "\n");
+  }
+  if (job.training.optimizer_sharding != OptimizerSharding::kNone) {
+    text += "--use-distributed-optimizer\n";
+    const int32_t all = layout.dp * layout.cp;
+    const int32_t group = job.setup.optimizer_group;
+    if (group > 0 && group < all) {
+      absl::StrAppend(&text, "--num-distributed-optimizer-instances ",
+                      all / group, "\n");
+    }
+  }
+  const int64_t length = SequenceLength(job.training);
+  if (length > 0) {
+    absl::StrAppend(&text, "--micro-batch-size 1\n--seq-length ", length, "\n");
+  }
+  return text;
+}
+
 absl::StatusOr<std::string> MegatronArguments(const TrainerLimits& trainer,
                                               const JobSpec& job,
                                               const Partition& partition,
@@ -190,7 +235,7 @@ absl::StatusOr<std::string> MegatronArguments(const TrainerLimits& trainer,
       job.parallel.tp, job.parallel.cp, job.parallel.ep, partition.num_ranks);
   PIPELOOM_ASSIGN_OR_RETURN(const std::string layout,
                             MegatronLayout(job, partition));
-  text += layout;
+  text += MegatronDivision(job) + layout;
   if (trainer.order == PassOrder::kStock && partition.num_segments > 1) {
     absl::StrAppend(&text,
                     "--microbatch-group-size-per-virtual-pipeline-stage ",
@@ -257,12 +302,23 @@ std::string TorchtitanArguments(const JobSpec& job, const Partition& partition,
         absl::StrJoin(parts, ""), "]\n");
   }
   const int32_t count = schedule.most_microbatches;
+  const FsdpSetting fsdp = FsdpOf(job);
+  const int64_t length = SequenceLength(job.training);
   return absl::StrCat(
-      "[parallelism]\ntensor_parallel_degree = ", job.parallel.tp,
+      "[parallelism]\ndata_parallel_replicate_degree = ", fsdp.replicate,
+      "\ndata_parallel_shard_degree = ", fsdp.shard,
+      "\nfsdp_reshard_after_forward = \"",
+      fsdp.gathers_again ? "always" : "never",
+      "\"\ntensor_parallel_degree = ", job.parallel.tp,
+      "\nenable_sequence_parallel = ",
+      job.setup.sequence_parallel ? "true" : "false",
       "\ncontext_parallel_degree = ", job.parallel.cp,
       "\nexpert_parallel_degree = ", job.parallel.ep,
       "\npipeline_parallel_degree = ", partition.num_ranks, "\n", pipeline,
       "\n[training]\n",
+      length > 0 ? absl::StrCat("seq_len = ", length)
+                 : "# seq_len is the length of the longest sample",
+      "\n",
       plain ? absl::StrCat("# one rank has no pipeline: gradients accumulate\n"
                            "local_batch_size = 1\nglobal_batch_size = ",
                            count * job.parallel.dp)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -18,26 +19,34 @@ constexpr TrainerLimits kTrainers[] = {
      .order = PassOrder::kAny,
      .plain_on_one_rank = true,
      .recompute_periods = true,
-     .recompute_block = true},
+     .recompute_block = true,
+     .most_sharding = OptimizerSharding::kZero1,
+     .experts_need_sequence_parallel = true},
     {.name = "megatron-stock",
      .most_stages = 8,
      .encoders_first = true,
      .order = PassOrder::kStock,
      .plain_on_one_rank = true,
      .recompute_periods = true,
-     .recompute_block = true},
+     .recompute_block = true,
+     .most_sharding = OptimizerSharding::kZero1,
+     .experts_need_sequence_parallel = true},
     {.name = "torch",
      .most_stages = 8,
      .vee = true,
      .split_backward = true,
      .order = PassOrder::kOneForwardOrder,
-     .recompute_by_stage = true},
+     .recompute_by_stage = true,
+     .free_division = true},
     {.name = "torchtitan",
      .most_stages = 8,
      .vee = true,
      .split_backward = true,
      .order = PassOrder::kOneForwardOrder,
-     .plain_on_one_rank = true},
+     .plain_on_one_rank = true,
+     .divides_weights = true,
+     .context = ContextParallelism::kAllGather,
+     .whole_experts = true},
     {.name = "deepspeed",
      .order = PassOrder::kOneForwardOrder,
      .one_loss = true,
@@ -62,7 +71,169 @@ int32_t PlaceOf(const Stage& stage, bool turns, int32_t ranks) {
   return segment * ranks + (turns && segment % 2 == 1 ? ranks - 1 - r : r);
 }
 
+absl::string_view NameOf(OptimizerSharding sharding) {
+  switch (sharding) {
+    case OptimizerSharding::kNone:
+      return "OPTIMIZER_SHARDING_NONE";
+    case OptimizerSharding::kZero1:
+      return "OPTIMIZER_SHARDING_ZERO1";
+    case OptimizerSharding::kZero2:
+      return "OPTIMIZER_SHARDING_ZERO2";
+    case OptimizerSharding::kZero3:
+      return "OPTIMIZER_SHARDING_ZERO3";
+  }
+  return "";
+}
+
+absl::string_view NameOf(ContextParallelism context) {
+  switch (context) {
+    case ContextParallelism::kRing:
+      return "CONTEXT_PARALLELISM_RING";
+    case ContextParallelism::kAllGather:
+      return "CONTEXT_PARALLELISM_ALL_GATHER";
+    case ContextParallelism::kAllToAll:
+      return "CONTEXT_PARALLELISM_ALL_TO_ALL";
+  }
+  return "";
+}
+
+bool HasExperts(const ModelSpec& model) {
+  for (const ModuleSpec& module : model.modules) {
+    for (const LayerSpec& layer : module.layers) {
+      if (layer.ffn.experts > 0) return true;
+    }
+  }
+  return false;
+}
+
+// Returns the GPUs that share one copy of the optimizer's state, or 0 if that
+// is all that hold the same weights.
+int32_t OptimizerGroup(const JobSpec& job) {
+  const int32_t group = job.setup.optimizer_group;
+  return job.training.optimizer_sharding == OptimizerSharding::kZero1 &&
+                 group < job.parallel.dp * job.parallel.cp
+             ? group
+             : 0;
+}
+
+// Checks how the job divides the state of its replicas. What they do not divide
+// needs no setting.
+absl::Status CheckSharding(const TrainerLimits& trainer, const JobSpec& job) {
+  const ParallelLayout& layout = job.parallel;
+  if (layout.dp * layout.cp <= 1) return absl::OkStatus();
+  const OptimizerSharding sharding = job.training.optimizer_sharding;
+  const auto refuse = [&](absl::string_view why) {
+    return CannotExecute(trainer,
+                         absl::StrCat("training.optimizer_sharding is ",
+                                      NameOf(sharding), "; ", why));
+  };
+  if (sharding > trainer.most_sharding) {
+    return refuse(absl::StrCat(
+        "the trainer's pipeline divides no more than the optimizer's state "
+        "over the replicas, so ",
+        NameOf(trainer.most_sharding), " is right"));
+  }
+  if (trainer.divides_weights && sharding != OptimizerSharding::kZero3) {
+    if (layout.pp == 1) {
+      return refuse(
+          "on one rank the trainer reduces gradients in every microbatch, so "
+          "OPTIMIZER_SHARDING_ZERO3 is right");
+    }
+    if (sharding == OptimizerSharding::kZero2) {
+      return refuse(
+          "the trainer reduces gradients once a step or gathers weights for "
+          "every pass, so OPTIMIZER_SHARDING_ZERO1 or "
+          "OPTIMIZER_SHARDING_ZERO3 is right");
+    }
+    if (sharding == OptimizerSharding::kNone && layout.cp > 1) {
+      return refuse(
+          "the trainer divides weights over context-parallel GPUs, so "
+          "OPTIMIZER_SHARDING_ZERO1 is right");
+    }
+  }
+  const int32_t group = OptimizerGroup(job);
+  if (group == 0) return absl::OkStatus();
+  const int32_t all = layout.dp * layout.cp;
+  if (all % group != 0 || (trainer.divides_weights && group % layout.cp != 0)) {
+    return CannotExecute(
+        trainer,
+        absl::StrFormat("setup.optimizer_group is %d; the trainer divides the "
+                        "optimizer's state over all of dp %d x cp %d or equal "
+                        "groups of whole replicas, so 0 is right",
+                        group, layout.dp, layout.cp));
+  }
+  return absl::OkStatus();
+}
+
+// Checks how the job divides the GPUs of a rank.
+absl::Status CheckLayout(const TrainerLimits& trainer, const JobSpec& job) {
+  const ParallelLayout& layout = job.parallel;
+  if (layout.cp > 1 && trainer.context.has_value() &&
+      layout.context != *trainer.context) {
+    return CannotExecute(
+        trainer,
+        absl::StrCat("parallel.context_parallelism is ", NameOf(layout.context),
+                     "; the trainer gathers keys and values, so ",
+                     NameOf(*trainer.context), " is right"));
+  }
+  if (layout.tp == 1 || !HasExperts(job.model)) return absl::OkStatus();
+  const int32_t expert_tp = layout.expert_tp > 0 ? layout.expert_tp : layout.tp;
+  const int32_t right = layout.ep > 1 ? 1 : layout.tp;
+  if (trainer.whole_experts && expert_tp != right) {
+    return CannotExecute(
+        trainer,
+        absl::StrFormat("parallel.expert_tp is %d; with parallel.ep %d and "
+                        "parallel.tp %d the trainer has a routed expert on %d "
+                        "GPUs, so %d is right",
+                        layout.expert_tp, layout.ep, layout.tp, right, right));
+  }
+  if (trainer.experts_need_sequence_parallel && !job.setup.sequence_parallel) {
+    return CannotExecute(
+        trainer,
+        absl::StrFormat("setup.sequence_parallel is false; with experts and "
+                        "parallel.tp %d the trainer stops at the first "
+                        "forward, so true is right",
+                        layout.tp));
+  }
+  return absl::OkStatus();
+}
+
+// Checks that experts lie within the replicas that share their state.
+absl::Status CheckExpertReplicas(const TrainerLimits& trainer,
+                                 const JobSpec& job) {
+  const ParallelLayout& layout = job.parallel;
+  if (!trainer.divides_weights || layout.ep == 1) return absl::OkStatus();
+  const int32_t most = FsdpOf(job).shard * layout.cp * layout.tp;
+  if (most % layout.ep == 0) return absl::OkStatus();
+  return CannotExecute(
+      trainer,
+      absl::StrFormat("parallel.ep is %d; with %s and setup.optimizer_group "
+                      "%d the trainer has experts on %d GPUs, so a divisor of "
+                      "that is right, or OPTIMIZER_SHARDING_ZERO3",
+                      layout.ep, NameOf(job.training.optimizer_sharding),
+                      job.setup.optimizer_group, most));
+}
+
 }  // namespace
+
+FsdpSetting FsdpOf(const JobSpec& job) {
+  const int32_t dp = job.parallel.dp;
+  switch (job.training.optimizer_sharding) {
+    case OptimizerSharding::kNone:
+      return {.replicate = dp};
+    case OptimizerSharding::kZero1:
+    case OptimizerSharding::kZero2: {
+      const int32_t group = OptimizerGroup(job);
+      const int32_t shard = group > 0 ? group / job.parallel.cp : dp;
+      return {.replicate = dp / shard, .shard = shard};
+    }
+    case OptimizerSharding::kZero3:
+      break;
+  }
+  return {
+      .shard = dp,
+      .gathers_again = job.parallel.pp == 1 || !job.setup.gathered_in_pipeline};
+}
 
 bool IsPlain(const TrainerLimits& trainer, int32_t num_ranks) {
   return trainer.plain_on_one_rank && num_ranks == 1;
@@ -134,7 +305,10 @@ absl::Status CheckTrainerJob(const TrainerLimits& trainer, const JobSpec& job) {
                                       " a layout of its own; the trainer has "
                                       "the job's for all modules"));
   }
-  return absl::OkStatus();
+  if (trainer.free_division) return absl::OkStatus();
+  PIPELOOM_RETURN_IF_ERROR(CheckSharding(trainer, job));
+  PIPELOOM_RETURN_IF_ERROR(CheckLayout(trainer, job));
+  return CheckExpertReplicas(trainer, job);
 }
 
 absl::Status CheckTrainerPartition(const TrainerLimits& trainer,

@@ -9,6 +9,7 @@
 #define PIPELOOM_IR_PLAN_TRAINER_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -57,7 +58,33 @@ struct TrainerLimits {
   bool recompute_periods = false;   // with a checkpoint every 2 or 4 layers,
   bool recompute_block = false;     // the first K layers of each stage,
   bool recompute_by_stage = false;  // with a K of each stage's own.
+  // Whether the user's own code divides the GPUs of ranks, and state; else they
+  // are divided as follows.
+  bool free_division = false;
+  // The most of its state that the trainer divides over the replicas of a
+  // pipeline.
+  OptimizerSharding most_sharding = OptimizerSharding::kZero3;
+  // Whether weights are divided wherever the optimizer's state is: FsdpOf().
+  bool divides_weights = false;
+  // How context-parallel GPUs share attention; absent: in any way.
+  std::optional<ContextParallelism> context{};
+  // Whether tensor-parallel GPUs share a routed expert only if ep is 1.
+  bool whole_experts = false;
+  // Whether experts under tensor parallelism need sequence parallelism.
+  bool experts_need_sequence_parallel = false;
 };
+
+// How FSDP2 divides the state of dp replicas: `shard` of them share one copy,
+// of which there are `replicate`.
+struct FsdpSetting {
+  int32_t replicate = 1;
+  int32_t shard = 1;
+  // Whether weights are gathered anew for every pass, instead of once a step.
+  bool gathers_again = false;
+};
+// Returns the setting that does what the job says. REQUIRES: CheckTrainerJob
+// accepts the job for a trainer that divides weights.
+FsdpSetting FsdpOf(const JobSpec& job);
 
 // Returns whether the trainer has no pipeline on so many ranks.
 bool IsPlain(const TrainerLimits& trainer, int32_t num_ranks);
@@ -74,7 +101,8 @@ absl::Status CannotExecute(const TrainerLimits& trainer,
 
 // Returns FailedPrecondition that names what of the job the trainer cannot
 // execute, and what would be right: modules that are no chain, several losses,
-// frozen modules, modules with a layout of their own.
+// frozen modules, modules with a layout of their own, a division of GPUs or
+// state that the trainer has no setting for.
 absl::Status CheckTrainerJob(const TrainerLimits& trainer, const JobSpec& job);
 // Does the same for a partition of such a job.
 absl::Status CheckTrainerPartition(const TrainerLimits& trainer,

@@ -42,12 +42,17 @@ def arguments_of(text):
     parser = argparse.ArgumentParser(allow_abbrev=False)
     for name in ("tensor-model-parallel-size", "context-parallel-size",
                  "expert-model-parallel-size", "pipeline-model-parallel-size",
-                 "num-layers", "recompute-num-layers",
+                 "expert-tensor-parallel-size",
+                 "num-distributed-optimizer-instances", "micro-batch-size",
+                 "seq-length", "num-layers", "recompute-num-layers",
                  "microbatch-group-size-per-virtual-pipeline-stage"):
         parser.add_argument("--" + name, type=int)
     for name in ("pipeline-model-parallel-layout", "recompute-granularity",
-                 "recompute-method", "moe-token-dispatcher-type"):
+                 "recompute-method", "moe-token-dispatcher-type",
+                 "cp-comm-type"):
         parser.add_argument("--" + name)
+    for name in ("sequence-parallel", "use-distributed-optimizer"):
+        parser.add_argument("--" + name, action="store_true")
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     return parser.parse_args(shlex.split(" ".join(lines)))
 

@@ -290,48 +290,5 @@ TEST(TrainerJob, NamesWhatCannotBeExecuted) {
   EXPECT_THAT(CheckTrainerJob(Trainer("pipeloom"), two), IsOk());
 }
 
-// Megatron-Core's hybrid models refuse a layout: their pattern has a symbol of
-// each layer and the borders of stages.
-TEST(TrainerLaunch, LayersOfOneBlockAreAHybridPattern) {
-  RandomJobCase made{SmallVlmJob(),
-                     ::pipeloom::testing::RandomBatch(3, 200, 2)};
-  std::string symbols;
-  for (LayerSpec& layer : made.job.model.modules[ModuleId(1)].layers) {
-    if (layer.kind != LayerKind::kTransformer) continue;
-    symbols += "M-*G"[symbols.size() % 4];
-    if (symbols.back() != '-') layer.ffn = {};
-    if (symbols.back() != '*') layer.attention = {};
-    if (symbols.back() == 'M') {
-      layer.state_space = {.heads = 16, .head_dim = 64, .state_dim = 128};
-    } else if (symbols.back() == 'G') {
-      layer.delta_net = {
-          .key_heads = 4, .value_heads = 8, .key_dim = 128, .value_dim = 128};
-    }
-  }
-  for (const absl::string_view name : {"megatron", "megatron-stock"}) {
-    const TrainerLimits& trainer = Trainer(name);
-    ASSERT_OK_AND_ASSIGN(const TrainerPlanned planned,
-                         PlanForTrainer(trainer, made, 20));
-    ASSERT_OK_AND_ASSIGN(const TrainerFile file,
-                         ScheduleFileOf(trainer, planned.result.plan));
-    ASSERT_OK_AND_ASSIGN(const std::string launch,
-                         LaunchArguments(trainer, made.job, planned.partition,
-                                         planned.recompute, file, "plan"));
-    constexpr absl::string_view kPattern = "--hybrid-layer-pattern \"";
-    const size_t at = launch.find(std::string(kPattern));
-    ASSERT_NE(at, std::string::npos) << launch;
-    const size_t begin = at + kPattern.size();
-    std::string pattern = launch.substr(begin, launch.find('"', begin) - begin);
-    EXPECT_EQ(std::count(pattern.begin(), pattern.end(), '|') + 1,
-              planned.partition.num_ranks * planned.partition.num_segments);
-    pattern.erase(std::remove(pattern.begin(), pattern.end(), '|'),
-                  pattern.end());
-    EXPECT_EQ(pattern, symbols);
-    EXPECT_EQ(launch.find("--num-layers"), std::string::npos);
-    EXPECT_EQ(launch.find("--pipeline-model-parallel-layout"),
-              std::string::npos);
-  }
-}
-
 }  // namespace
 }  // namespace pipeloom::adapters

@@ -387,12 +387,25 @@ std::string DeepSpeedArguments(const JobSpec& job, const Partition& partition,
     for (const StageId s : stage) layers += partition.stages[s].num_layers;
     parts.push_back(layers);
   }
+  const ParallelLayout& layout = job.parallel;
+  const bool divides =
+      job.training.optimizer_sharding != OptimizerSharding::kNone;
   return absl::StrCat(
       "# examples/deepspeed/plan_engine.py: stage i has layers [PARTS[i], "
       "PARTS[i + 1])\n"
       "# PlannedModule(layers, PARTS, num_stages=NUM_STAGES, "
       "dynamic_shape=DYNAMIC_SHAPE,\n"
       "#     activation_checkpoint_interval=ACTIVATION_CHECKPOINT_INTERVAL)\n",
+      layout.tp == 1
+          ? ""
+          : absl::StrFormat(
+                "# and topology=PipeModelDataParallelTopology(num_pp=NUM_STAGES"
+                ", num_mp=%d, num_dp=%d)\n#     of "
+                "deepspeed.runtime.pipe.topology; the layers divide themselves "
+                "over their %d\n#     tensor-parallel GPUs%s\n",
+                layout.tp, layout.dp, layout.tp,
+                job.setup.sequence_parallel ? ", with sequence parallelism"
+                                            : ", without sequence parallelism"),
       "NUM_STAGES = ", partition.num_ranks, "\nPARTS = [",
       absl::StrJoin(parts, ", "),
       "]\nDYNAMIC_SHAPE = ", schedule.rows_differ ? "True" : "False",
@@ -402,7 +415,9 @@ std::string DeepSpeedArguments(const JobSpec& job, const Partition& partition,
           : "\n# and checkpointable_layers=[the class of the blocks]: the plan "
             "keeps other layers",
       "\n# of the configuration\nGRADIENT_ACCUMULATION_STEPS = ",
-      schedule.most_microbatches, "\n", StageComments(job, partition));
+      schedule.most_microbatches,
+      "\nZERO_OPTIMIZATION = {\"stage\": ", divides ? 1 : 0, "}\n",
+      StageComments(job, partition));
 }
 
 // Returns whether a stage sends tensors with different numbers of rows.

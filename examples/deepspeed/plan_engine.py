@@ -7,7 +7,8 @@ plan-launch.txt:
         activation_checkpoint_interval=ACTIVATION_CHECKPOINT_INTERVAL,
         loss_fn=loss_fn)
     engine, *_ = deepspeed.initialize(model=module, config={
-        "gradient_accumulation_steps": GRADIENT_ACCUMULATION_STEPS, ...})
+        "gradient_accumulation_steps": GRADIENT_ACCUMULATION_STEPS,
+        "zero_optimization": ZERO_OPTIMIZATION, ...})
     use_plans(engine, lambda step: read_steps("plan.deepspeed"))
     engine.train_batch(data_iter)
 

@@ -50,7 +50,10 @@ constexpr TrainerLimits kTrainers[] = {
     {.name = "deepspeed",
      .order = PassOrder::kOneForwardOrder,
      .one_loss = true,
-     .recompute_periods = true},
+     .recompute_periods = true,
+     .most_sharding = OptimizerSharding::kZero1,
+     .optimizer_groups = false,
+     .other_parallelism = false},
     {.name = "pipeloom", .everything = true},
 };
 
@@ -154,13 +157,17 @@ absl::Status CheckSharding(const TrainerLimits& trainer, const JobSpec& job) {
   const int32_t group = OptimizerGroup(job);
   if (group == 0) return absl::OkStatus();
   const int32_t all = layout.dp * layout.cp;
-  if (all % group != 0 || (trainer.divides_weights && group % layout.cp != 0)) {
+  if (!trainer.optimizer_groups || all % group != 0 ||
+      (trainer.divides_weights && group % layout.cp != 0)) {
     return CannotExecute(
         trainer,
         absl::StrFormat("setup.optimizer_group is %d; the trainer divides the "
-                        "optimizer's state over all of dp %d x cp %d or equal "
-                        "groups of whole replicas, so 0 is right",
-                        group, layout.dp, layout.cp));
+                        "optimizer's state over all of dp %d x cp %d%s, so 0 "
+                        "is right",
+                        group, layout.dp, layout.cp,
+                        trainer.optimizer_groups
+                            ? " or equal groups of whole replicas"
+                            : ""));
   }
   return absl::OkStatus();
 }
@@ -168,6 +175,18 @@ absl::Status CheckSharding(const TrainerLimits& trainer, const JobSpec& job) {
 // Checks how the job divides the GPUs of a rank.
 absl::Status CheckLayout(const TrainerLimits& trainer, const JobSpec& job) {
   const ParallelLayout& layout = job.parallel;
+  if (!trainer.other_parallelism) {
+    for (const auto& [field, size] :
+         {std::pair("cp", layout.cp), std::pair("ep", layout.ep)}) {
+      if (size == 1) continue;
+      return CannotExecute(
+          trainer,
+          absl::StrFormat("parallel.%s is %d; the trainer's pipeline has "
+                          "replicas and tensor-parallel GPUs only, so 1 is "
+                          "right",
+                          field, size));
+    }
+  }
   if (layout.cp > 1 && trainer.context.has_value() &&
       layout.context != *trainer.context) {
     return CannotExecute(

@@ -66,6 +66,11 @@ struct TrainerLimits {
   OptimizerSharding most_sharding = OptimizerSharding::kZero3;
   // Whether weights are divided wherever the optimizer's state is: FsdpOf().
   bool divides_weights = false;
+  // Whether the state can also be divided over some of the replicas.
+  bool optimizer_groups = true;
+  // Whether the GPUs of a rank may be context or expert parallel; else they are
+  // tensor parallel only.
+  bool other_parallelism = true;
   // How context-parallel GPUs share attention; absent: in any way.
   std::optional<ContextParallelism> context{};
   // Whether tensor-parallel GPUs share a routed expert only if ep is 1.

@@ -152,6 +152,16 @@ TEST(TrainerLaunch, SaysHowGpusAndStateAreDivided) {
        },
        {"data_parallel_replicate_degree = 2\n",
         "data_parallel_shard_degree = 2\n"}},
+      {"deepspeed",
+       [](JobSpec&) {},
+       {"ZERO_OPTIMIZATION = {\"stage\": 1}\n"},
+       {"topology"}},
+      {"deepspeed",
+       [](JobSpec& job) {
+         job.parallel.tp = 2;
+         job.training.optimizer_sharding = OptimizerSharding::kNone;
+       },
+       {"ZERO_OPTIMIZATION = {\"stage\": 0}\n", "num_mp=2, num_dp=2)"}},
   };
   for (const auto& one : cases) {
     SCOPED_TRACE(absl::StrCat(one.trainer, " ", &one - cases));
@@ -222,6 +232,20 @@ TEST(TrainerJob, NamesDivisionsThatCannotBeSet) {
          job.parallel.ep = 2;
        },
        {"parallel.ep is 2", "experts on 1 GPUs"}},
+      {"deepspeed",
+       [](JobSpec& job) {
+         job.training.optimizer_sharding = OptimizerSharding::kZero2;
+       },
+       {"OPTIMIZER_SHARDING_ZERO2;", "OPTIMIZER_SHARDING_ZERO1 is right"}},
+      {"deepspeed",
+       [](JobSpec& job) { job.parallel.cp = 2; },
+       {"parallel.cp is 2", "so 1 is right"}},
+      {"deepspeed",
+       [](JobSpec& job) { job.parallel.ep = 2; },
+       {"parallel.ep is 2", "so 1 is right"}},
+      {"deepspeed",
+       [](JobSpec& job) { job.setup.optimizer_group = 1; },
+       {"setup.optimizer_group is 1", "so 0 is right"}},
   };
   for (const auto& one : cases) {
     SCOPED_TRACE(absl::StrCat(one.trainer, " ", &one - cases));

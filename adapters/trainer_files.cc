@@ -292,7 +292,8 @@ std::string TorchtitanArguments(const JobSpec& job, const Partition& partition,
   std::string pipeline;
   if (!plain) {
     pipeline = absl::StrCat(
-        "# places the stages; the file replaces its order\n"
+        "# places the stages; the file, from the folder of this one, replaces "
+        "its order\n"
         "pipeline_parallel_schedule = \"",
         vee ? "ZBVZeroBubble" : "Interleaved1F1B",
         "\"\npipeline_parallel_schedule_csv = \"", file,

@@ -39,7 +39,7 @@ absl::StatusOr<TrainerFile> ScheduleFileOf(const TrainerLimits& trainer,
 // Returns the launch arguments, in the trainer's own form: command-line
 // arguments, lines of TOML or lines of Python. What they cannot say is a
 // comment that begins with #. `file`: the first plan's schedule file, made from
-// `schedule`; empty if it was not written.
+// `schedule`, from the folder of the arguments; empty if it was not written.
 absl::StatusOr<std::string> LaunchArguments(const TrainerLimits& trainer,
                                             const JobSpec& job,
                                             const Partition& partition,

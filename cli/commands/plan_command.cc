@@ -258,8 +258,8 @@ class PlanCommand : public Command {
     if (limited != nullptr) {
       PIPELOOM_ASSIGN_OR_RETURN(output, TrainerOutputOf(*limited, steps));
       PIPELOOM_ASSIGN_OR_RETURN(
-          arguments, LaunchArgumentsOf(*limited, prepared, output,
-                                       FirstSchedulePath(output, steps, out_)));
+          arguments,
+          LaunchArgumentsOf(*limited, prepared, output, steps, out_));
     }
     PIPELOOM_ASSIGN_OR_RETURN(
         std::vector<std::string> written,

@@ -88,6 +88,19 @@ bool MayDiffer(const TrainerLimits& trainer) {
   return trainer.everything || trainer.order == PassOrder::kAny;
 }
 
+// Returns whether the trainer loads one schedule file at its start, for all
+// steps and replicas.
+bool LoadsOneFile(const TrainerLimits& trainer) {
+  return trainer.name == "torchtitan";
+}
+
+std::string OneFileNote(const TrainerLimits& trainer) {
+  return absl::StrCat(trainer.name,
+                      " loads one file at its start, for all steps and "
+                      "replicas: the one named is the first plan's, and the "
+                      "others' times are those of their own files");
+}
+
 constexpr absl::string_view kAsMany =
     "every step and replica needs as many microbatches, but ";
 
@@ -115,6 +128,51 @@ absl::Status CheckCounts(const TrainerLimits& trainer,
               ? absl::StrFormat("with --microbatches %d all have as many",
                                 other)
               : "take other samples, or a larger training.microbatch_tokens"));
+}
+
+// Returns the path of a schedule file, or of the plan where the trainer takes
+// that, if plans go to `out`.
+std::string SchedulePath(const TrainerOutput& output,
+                         const std::vector<studies::PlannedStep>& steps,
+                         size_t step, size_t replica, const std::string& out) {
+  const std::string plan = PlanPath(out, steps[step].step, steps.size() > 1,
+                                    steps[step].replicas[replica].plan.replica);
+  const std::string& extension = output.schedules[step][replica].extension;
+  return extension.empty() ? plan : NextTo(plan, "", extension);
+}
+
+std::string NameOfPlan(const studies::PlannedStep& step, size_t replica) {
+  return absl::StrCat("step ", step.step, ", replica ",
+                      step.replicas[replica].plan.replica);
+}
+
+// Returns comments on schedule files that have no place for them: which plan a
+// file is of where there are several, and in which order its microbatches are
+// fed.
+std::string PlanComments(const TrainerLimits& trainer,
+                         const TrainerOutput& output,
+                         const std::vector<studies::PlannedStep>& steps,
+                         const std::string& out) {
+  std::string text;
+  if (output.schedules[0][0].extension != "csv") return text;
+  const bool several = steps.size() * steps[0].replicas.size() > 1;
+  if (several && LoadsOneFile(trainer)) {
+    absl::StrAppend(&text, "# ", OneFileNote(trainer), "\n");
+  }
+  for (size_t s = 0; s < steps.size(); ++s) {
+    for (size_t r = 0; r < steps[s].replicas.size(); ++r) {
+      const std::vector<int32_t>& order = output.schedules[s][r].feed_order;
+      const std::string file =
+          several && !out.empty() ? SchedulePath(output, steps, s, r, out) : "";
+      const bool is_fed = !order.empty();
+      if (file.empty() && !is_fed) continue;
+      absl::StrAppend(&text, "# ", NameOfPlan(steps[s], r),
+                      file.empty() ? "" : ", ", file,
+                      is_fed ? ": feed microbatches in the order " : "",
+                      is_fed ? absl::StrJoin(order, ",") : "", "\n");
+    }
+  }
+  return text;
 }
 
 }  // namespace
@@ -191,17 +249,11 @@ absl::StatusOr<TrainerOutput> TrainerOutputOf(
       PIPELOOM_ASSIGN_OR_RETURN(
           adapters::TrainerFile file,
           adapters::ScheduleFileOf(strategy.trainer(), result.plan));
-      const std::string of =
-          absl::StrCat("step ", step.step, ", replica ", result.plan.replica);
+      const std::string of = NameOfPlan(step, output.schedules.back().size());
       for (const std::string& text : file.notes) {
         note(steps.size() * step.replicas.size() > 1
                  ? absl::StrCat(of, ": ", text)
                  : text);
-      }
-      if (!file.feed_order.empty() && file.extension == "csv") {
-        absl::StrAppend(&output.feed_comments, "# ", of,
-                        ": feed microbatches in the order ",
-                        absl::StrJoin(file.feed_order, ","), "\n");
       }
       output.schedules.back().push_back(std::move(file));
       // The launch is for all plans.
@@ -224,33 +276,32 @@ absl::StatusOr<TrainerOutput> TrainerOutputOf(
       }
     }
   }
+  if (steps.size() * steps[0].replicas.size() > 1 &&
+      LoadsOneFile(strategy.trainer())) {
+    note(OneFileNote(strategy.trainer()));
+  }
   return output;
 }
 
 absl::StatusOr<std::string> LaunchArgumentsOf(
     const planner::TrainerStrategy& strategy, const planner::PreparedJob& job,
-    const TrainerOutput& output, absl::string_view file) {
+    const TrainerOutput& output, const std::vector<studies::PlannedStep>& steps,
+    const std::string& out) {
+  const std::string name = out.substr(out.find_last_of('/') + 1);
+  const std::string first =
+      name.empty() ? "" : SchedulePath(output, steps, 0, 0, name);
   PIPELOOM_ASSIGN_OR_RETURN(
       const std::string arguments,
       adapters::LaunchArguments(
           strategy.trainer(), job.costs->job(), job.partition,
           strategy.recompute().value_or(RecomputeSetting{}),
-          output.schedules[0][0], file));
-  return absl::StrCat(arguments, output.feed_comments);
+          output.schedules[0][0], first));
+  return absl::StrCat(arguments,
+                      PlanComments(strategy.trainer(), output, steps, name));
 }
 
 absl::string_view LaunchExtension(const TrainerLimits& trainer) {
   return trainer.name == "torchtitan" ? "toml" : "txt";
-}
-
-std::string FirstSchedulePath(const TrainerOutput& output,
-                              const std::vector<studies::PlannedStep>& steps,
-                              const std::string& out) {
-  if (out.empty()) return "";
-  const std::string plan = PlanPath(out, steps[0].step, steps.size() > 1,
-                                    steps[0].replicas[0].plan.replica);
-  const adapters::TrainerFile& first = output.schedules[0][0];
-  return first.extension.empty() ? plan : NextTo(plan, "", first.extension);
 }
 
 absl::StatusOr<std::vector<std::string>> WriteTrainerOutput(
@@ -262,10 +313,9 @@ absl::StatusOr<std::vector<std::string>> WriteTrainerOutput(
     for (size_t r = 0; r < steps[s].replicas.size(); ++r) {
       const adapters::TrainerFile& file = output.schedules[s][r];
       if (file.extension.empty()) continue;
-      const std::string plan = PlanPath(out, steps[s].step, steps.size() > 1,
-                                        steps[s].replicas[r].plan.replica);
-      const std::string path = NextTo(plan, "", file.extension);
-      if (path == plan) {
+      const std::string path = SchedulePath(output, steps, s, r, out);
+      if (path == PlanPath(out, steps[s].step, steps.size() > 1,
+                           steps[s].replicas[r].plan.replica)) {
         return UsageError(
             absl::StrCat("--out ", out,
                          ": that is the name of the trainer's file; plans "

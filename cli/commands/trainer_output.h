@@ -56,9 +56,6 @@ absl::StatusOr<planner::PreparedJob> PrepareForTrainer(
 struct TrainerOutput {
   std::vector<std::vector<adapters::TrainerFile>> schedules{};
   std::vector<std::string> notes{};  // Duties of the trainer, each once.
-  // Comments of the launch arguments: in which order microbatches are fed where
-  // a schedule file has no place for it.
-  std::string feed_comments{};
 };
 // Makes them. The first one's numbers of microbatches and rows are those of
 // all. FailedPrecondition: one trainer cannot run them all. REQUIRES: there is
@@ -67,19 +64,16 @@ absl::StatusOr<TrainerOutput> TrainerOutputOf(
     const planner::TrainerStrategy& strategy,
     const std::vector<studies::PlannedStep>& steps);
 
-// Returns the launch arguments of the job. `file`: the path of the first plan's
-// schedule file, or empty.
+// Returns the launch arguments of the job. They name schedule files from their
+// own folder if plans go to `out`, and none if it is empty. Of several plans
+// they say which file is whose, and the order of its microbatches where the
+// file has no place for it.
 absl::StatusOr<std::string> LaunchArgumentsOf(
     const planner::TrainerStrategy& strategy, const planner::PreparedJob& job,
-    const TrainerOutput& output, absl::string_view file);
+    const TrainerOutput& output, const std::vector<studies::PlannedStep>& steps,
+    const std::string& out);
 // Returns the extension of a file with them.
 absl::string_view LaunchExtension(const TrainerLimits& trainer);
-
-// Returns the path of the first plan's schedule file if plans go to `out`;
-// empty if nothing is written.
-std::string FirstSchedulePath(const TrainerOutput& output,
-                              const std::vector<studies::PlannedStep>& steps,
-                              const std::string& out);
 
 // Writes schedules and launch arguments next to the plans: plan.csv next to
 // plan.pb, and plan-launch.txt. Returns the paths.

@@ -47,8 +47,8 @@ PlannedStep TakeStep(studies::PlannedStep step) {
   return taken;
 }
 
-// Stands for the path of a schedule file; no name or number has it.
-constexpr absl::string_view kSchedulePath = "\x1f";
+// Stands for the name of plans without its extension; no text has it.
+constexpr absl::string_view kPlanName = "\x1f";
 
 absl::StatusOr<TrainerFiles> TrainerFilesOf(
     const planner::TrainerStrategy& strategy, const planner::PreparedJob& job,
@@ -58,10 +58,11 @@ absl::StatusOr<TrainerFiles> TrainerFilesOf(
                             cli::TrainerOutputOf(strategy, steps));
   PIPELOOM_ASSIGN_OR_RETURN(
       const std::string launch,
-      cli::LaunchArgumentsOf(strategy, job, output, kSchedulePath));
+      cli::LaunchArgumentsOf(strategy, job, output, steps,
+                             absl::StrCat(kPlanName, ".pb")));
   TrainerFiles files;
   files.trainer = std::string(strategy.trainer().name);
-  files.launch_parts = absl::StrSplit(launch, kSchedulePath);
+  files.launch_parts = absl::StrSplit(launch, kPlanName);
   files.launch_extension =
       std::string(cli::LaunchExtension(strategy.trainer()));
   for (const auto& step : output.schedules) {

@@ -43,8 +43,8 @@ struct TrainerFiles {
   };
   std::vector<std::vector<Schedule>>
       schedules{};  // Indexed by step and replica.
-  // The launch arguments. Between two parts goes the path of the first plan's
-  // schedule file.
+  // The launch arguments. Between two parts goes the name of the plans without
+  // its extension, from the folder of the arguments: "plan".
   std::vector<std::string> launch_parts{};
   std::string launch_extension{};
 };

@@ -178,10 +178,15 @@ TEST_F(TrainerPlanTest, SaysInWhichOrderMicrobatchesAreFed) {
     for (const Json& step : plan["steps"]) {
       for (const Json& replica : step["replicas"]) {
         std::vector<int32_t> order = replica["feed_order"];
-        const std::string says = absl::StrCat(
-            "# step ", step["step"].get<int>(), ", replica ",
-            replica["replica"].get<int>(), ": feed microbatches in the order ",
-            absl::StrJoin(order, ","), "\n");
+        const int number = step["step"].get<int>();
+        const int of_replica = replica["replica"].get<int>();
+        const std::string of = absl::StrCat(
+            "# step ", number, ", replica ", of_replica, ", plan-000", number,
+            of_replica > 0 ? "-r1" : "", ".csv");
+        const std::string says =
+            absl::StrCat(of, ": feed microbatches in the order ",
+                         absl::StrJoin(order, ","), "\n");
+        EXPECT_EQ(absl::StrContains(launch, of), in_launch);
         const bool sorted = std::is_sorted(order.begin(), order.end());
         if (!sorted) ++reordered;
         EXPECT_EQ(absl::StrContains(launch, says), in_launch && !sorted);
@@ -191,6 +196,37 @@ TEST_F(TrainerPlanTest, SaysInWhichOrderMicrobatchesAreFed) {
       }
     }
     EXPECT_GT(reordered, 0);
+  }
+}
+
+// torchtitan loads one file for all steps and replicas.
+TEST_F(TrainerPlanTest, NamesTheFileOfEachPlanFromTheFolderOfTheLaunch) {
+  for (const char* trainer : {"torch", "torchtitan"}) {
+    SCOPED_TRACE(trainer);
+    const bool one_file = std::string(trainer) == "torchtitan";
+    const Outcome several =
+        Pipeloom({"plan", "llama3-8b", "--batch", "text", "--steps", "2",
+                  "--for", trainer, "--microbatches", "6", "--evaluations",
+                  "30", "--out", Path("plan.pb")});
+    ASSERT_EQ(several.code, 0) << several.err;
+    const std::string launch =
+        *ReadFile(Path(one_file ? "plan-launch.toml" : "plan-launch.txt"));
+    EXPECT_THAT(launch, HasSubstr("\"plan-0000.csv\""));
+    EXPECT_THAT(launch, Not(HasSubstr(folder_)));
+    for (const char* file : {"step 0, replica 0, plan-0000.csv",
+                             "step 0, replica 1, plan-0000-r1.csv",
+                             "step 1, replica 0, plan-0001.csv",
+                             "step 1, replica 1, plan-0001-r1.csv"}) {
+      EXPECT_THAT(launch, HasSubstr(absl::StrCat("\n# ", file)));
+    }
+    for (const std::string& text : {launch, several.err}) {
+      EXPECT_EQ(absl::StrContains(text, "torchtitan loads one file"), one_file);
+    }
+    const Outcome one =
+        Plan("llama3-8b", "text", {"--for", trainer, "--out", Path("one.pb")});
+    ASSERT_EQ(one.code, 0) << one.err;
+    EXPECT_THAT(one.out, HasSubstr("\"one.csv\""));
+    EXPECT_THAT(one.err, Not(HasSubstr("loads one file")));
   }
 }
 

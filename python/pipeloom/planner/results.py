@@ -243,10 +243,10 @@ class JobPlan:
                         f"path {os.fspath(path)}: that is the name of the "
                         "trainer's file; plans end in .pb or .txt")
                 files[file] = text
-        first = next(iter(files), plans[0][0])
-        launch = (f"{os.path.splitext(os.fspath(path))[0]}-launch."
-                  f"{self._trainer['launch_extension']}")
-        files[launch] = first.join(self._trainer["launch_parts"])
+        root = os.path.splitext(os.fspath(path))[0]
+        launch = f"{root}-launch.{self._trainer['launch_extension']}"
+        files[launch] = os.path.basename(root).join(
+            self._trainer["launch_parts"])
         return files
 
     @property

@@ -245,8 +245,9 @@ absl::StatusOr<DeepSpeedSteps> ToDeepSpeed(const ActionTable& table) {
           continue;
         }
         return No(absl::StrCat(TorchName(a),
-                               " has its weight gradient apart; choose a "
-                               "schedule with whole backwards"));
+                               " has its weight gradient apart; `plan --for "
+                               "deepspeed` makes a plan with whole "
+                               "backwards"));
       }
     }
   }

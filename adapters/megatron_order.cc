@@ -160,8 +160,9 @@ absl::StatusOr<MegatronOrder> ToMegatronOrder(const ActionTable& table) {
           list.push_back(-chunk);
         } else {
           return No(absl::StrCat(TorchName(a),
-                                 " has its weight gradient apart; choose a "
-                                 "schedule with whole backwards"));
+                                 " has its weight gradient apart; "
+                                 "`plan --for megatron-stock` makes a plan "
+                                 "with whole backwards"));
         }
       }
     }

@@ -230,6 +230,34 @@ TEST_F(TrainerPlanTest, NamesTheFileOfEachPlanFromTheFolderOfTheLaunch) {
   }
 }
 
+// The message says which plans a format can say, and these it can.
+TEST_F(TrainerPlanTest, AnExportOfSplitBackwardsNamesThePlanThatHasNone) {
+  const Outcome split = Plan(
+      "llama3-8b", "text", {"--strategy", "zb-h1", "--out", Path("split.pb")});
+  ASSERT_EQ(split.code, 0) << split.err;
+  const struct {
+    const char* format;
+    const char* trainer;
+  } cases[] = {{"megatron-order", "megatron-stock"},
+               {"deepspeed", "deepspeed"}};
+  for (const auto& one : cases) {
+    SCOPED_TRACE(one.format);
+    const Outcome refused = Pipeloom(
+        {"export", Path("split.pb"), "--to", one.format, "--drop-memory"});
+    EXPECT_EQ(refused.code, 1);
+    EXPECT_THAT(refused.err,
+                AllOf(HasSubstr("has its weight gradient apart"),
+                      HasSubstr(absl::StrCat("`plan --for ", one.trainer,
+                                             "` makes a plan"))));
+    const Outcome whole = Plan(
+        "llama3-8b", "text", {"--for", one.trainer, "--out", Path("whole.pb")});
+    ASSERT_EQ(whole.code, 0) << whole.err;
+    const Outcome written = Pipeloom(
+        {"export", Path("whole.pb"), "--to", one.format, "--drop-memory"});
+    EXPECT_EQ(written.code, 0) << written.err;
+  }
+}
+
 TEST_F(TrainerPlanTest, PlanRunnerTakesTheNumberOfEachPlan) {
   const Outcome made = Pipeloom(PlanUneven("megatron", "8", Path("plan.pb")));
   ASSERT_EQ(made.code, 0) << made.err;

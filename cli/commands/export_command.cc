@@ -104,8 +104,9 @@ class ExportCommand : public Command {
             {"drop-memory", &drop_memory_, "",
              "leave recomputation and offloading to the trainer"},
             {"split", &split_, "",
-             "torch-csv: keep input and weight gradients apart where they "
-             "stand together, and do not pair passes"},
+             "torch-csv: write pairs of passes one after another, which "
+             "torch below 2.9 needs, and dualpipe-v's whole backwards as "
+             "input and weight gradients; other plans are written as they are"},
             {"waits", &waits_, "",
              "torch-comms: a wait for every send, which torch 2.15 demands"},
             {"layers", &layers_, "N,N,...", "megatron-layout: layers by stage"},

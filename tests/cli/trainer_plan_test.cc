@@ -258,6 +258,27 @@ TEST_F(TrainerPlanTest, AnExportOfSplitBackwardsNamesThePlanThatHasNone) {
   }
 }
 
+TEST_F(TrainerPlanTest, SplitIsForPairsOfPasses) {
+  const auto exported = [&](const std::string& strategy,
+                            std::vector<std::string> more) {
+    EXPECT_EQ(Plan("llama3-8b", "text",
+                   {"--strategy", strategy, "--partition", "rule", "--out",
+                    Path("plan.pb")})
+                  .code,
+              0);
+    std::vector<std::string> args = {"export", Path("plan.pb"), "--to",
+                                     "torch-csv", "--drop-memory"};
+    args.insert(args.end(), more.begin(), more.end());
+    return Pipeloom(args).out;
+  };
+  EXPECT_THAT(exported("dualpipe-v", {}), HasSubstr("OVERLAP_F_B"));
+  EXPECT_THAT(exported("dualpipe-v", {"--split"}),
+              Not(HasSubstr("OVERLAP_F_B")));
+  EXPECT_EQ(exported("1f1b", {}), exported("1f1b", {"--split"}));
+  EXPECT_THAT(Pipeloom({"export", "--help"}).out,
+              HasSubstr("torch-csv: write pairs of passes one after another"));
+}
+
 TEST_F(TrainerPlanTest, PlanRunnerTakesTheNumberOfEachPlan) {
   const Outcome made = Pipeloom(PlanUneven("megatron", "8", Path("plan.pb")));
   ASSERT_EQ(made.code, 0) << made.err;

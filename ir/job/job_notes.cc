@@ -66,7 +66,7 @@ void AddKeyValueHeads(const ModuleSpec& module, const ParallelLayout& layout,
     if (n % layout.tp == 0 || Heads(layer) % layout.tp != 0) continue;
     notes->push_back(absl::StrFormat(
         "module \"%s\" has layers of %d key-value heads, which tp = %d does "
-        "not divide; Megatron-Core before 0.16 refuses that, and times are "
+        "not divide; many versions of Megatron-Core refuse that, and times are "
         "those of %s: use tp = %d for it in parallel.modules",
         module.name, n, layout.tp,
         n < layout.tp ? "heads repeated on several GPUs" : "an even share",

@@ -22,6 +22,8 @@
 namespace pipeloom::formats {
 namespace {
 
+constexpr char kKnownReaders[] = "; known are ";
+
 // Returns the architecture's name: `model_type`, else `_class_name`, else the
 // first of `architectures`.
 std::string TypeOf(const ConfigNode& config) {
@@ -37,9 +39,9 @@ std::string TypeOf(const ConfigNode& config) {
 // model, at the top or in `text_config`.
 void ReadUnknown(const std::string& type, const ConfigNode& config,
                  Draft* draft) {
-  draft->notes.Miss(
-      absl::StrFormat("a reader of architecture \"%s\"; known are %s", type,
-                      absl::StrJoin(ArchitectureTypes(), ", ")));
+  draft->notes.Miss(absl::StrFormat("a reader of architecture \"%s\"%s%s", type,
+                                    kKnownReaders,
+                                    absl::StrJoin(ArchitectureTypes(), ", ")));
   for (const absl::string_view field : {"text_config", "llm_config"}) {
     if (config.Has(field)) {
       AddDecoder(config.Child(field), "", {}, draft);
@@ -102,7 +104,10 @@ absl::StatusOr<ConfigModel> Finish(const std::string& file,
   }
   result.assumed = std::move(notes.assumed);
   result.missing = std::move(notes.missing);
-  draft.model.missing = result.missing;
+  for (const std::string& part : result.missing) {
+    // The file has no use for the list of the readers that there are.
+    draft.model.missing.push_back(part.substr(0, part.find(kKnownReaders)));
+  }
   result.model = std::move(draft.model);
   if (!result.missing.empty()) {
     DropUnknownLayers(file, &result.model);

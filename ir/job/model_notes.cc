@@ -300,11 +300,12 @@ void AddUnusedEncoders(const ModelSpec& model,
 
 std::vector<std::string> ModelNotes(const ModelSpec& model) {
   std::vector<std::string> notes;
-  for (const std::string& part : model.missing) {
+  if (!model.missing.empty()) {
     notes.push_back(absl::StrCat(
         "the model is incomplete, so times, memory and parameters are not "
-        "those of the whole one; missing: ",
-        part, "; complete the layers and take it out of missing"));
+        "those of the whole one: complete its layers and take these out of "
+        "missing: ",
+        absl::StrJoin(model.missing, "; ")));
   }
   AddLayerWidths(model, &notes);
   AddWidths(model, &notes);

@@ -126,10 +126,10 @@ TEST(ModelNotesTest, AWholeModelHasNone) {
 
 TEST(ModelNotesTest, MissingPartsAreSaid) {
   ModelSpec model = TextModel();
-  model.missing = {"experts"};
+  model.missing = {"experts", "norms"};
   EXPECT_THAT(ModelNotes(model),
               ElementsAre(AllOf(HasSubstr("model is incomplete"),
-                                HasSubstr("missing: experts"))));
+                                HasSubstr("out of missing: experts; norms"))));
 }
 
 TEST(ModelNotesTest, AGatedPartWithoutAWidthIsNamed) {

@@ -86,11 +86,11 @@ class DevicePricesTest : public ::testing::Test {
   }
   static Outcome On(const std::string& command, const std::string& cluster,
                     const Args& more = {}) {
-    Args args = {command,         "dip-vlm-s",
-                 "--batch",       "image_text",
-                 "--replicas",    "1",
-                 "--evaluations", "1",
-                 "--set",         "cluster=" + cluster};
+    Args args = {command,      "dip-vlm-s", "--batch", "image_text",
+                 "--replicas", "1",         "--set",   "cluster=" + cluster};
+    if (command != "partition") {
+      args.insert(args.end(), {"--evaluations", "1"});
+    }
     args.insert(args.end(), more.begin(), more.end());
     return Pipeloom(args);
   }

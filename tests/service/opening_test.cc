@@ -325,6 +325,20 @@ TEST(OpeningTest, ANegativeTimeIsRefused) {
   EXPECT_THAT(status.error_message(), HasSubstr("partition_time_us is -1"));
 }
 
+TEST(OpeningTest, AJobWhoseDeviceHasABadProfileIsRefused) {
+  service::ServerOptions options = TestOptions();
+  options.core.profiles = [](const std::string& device)
+      -> absl::StatusOr<std::shared_ptr<const DeviceProfile>> {
+    return absl::InvalidArgumentError("profile of " + device + " is bad");
+  };
+  TestService service(std::move(options));
+  v1::OpenJobResponse response;
+  const grpc::Status status = service.Open(SmallJobRequest(), &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(),
+              HasSubstr("profile of " + SmallVlmJob().cluster.device.name));
+}
+
 // The same by the libraries alone, as `pipeloom plan --assignment balanced`
 // goes about it.
 TEST(BalancedJobTest, SamplesAreDealtAndPlannedAsByThePlanCommand) {

@@ -187,11 +187,30 @@ int64_t SequenceLength(const TrainingSpec& training) {
              : 0;
 }
 
+// Returns whether neighbouring GPUs are the ranks of a replica. Trainers have
+// the replicas of a rank there, unless they are told otherwise.
+bool RanksAreNeighbours(const ParallelLayout& layout) {
+  return layout.order == GpuOrder::kPipelineInside && layout.pp > 1 &&
+         layout.dp > 1;
+}
+
+// Returns a comment for trainers that cannot be told otherwise.
+std::string OrderComment(const ParallelLayout& layout) {
+  return RanksAreNeighbours(layout)
+             ? "# the prediction is for pipeline ranks on neighbouring GPUs; "
+               "the "
+               "trainer has
+#replicas there : plan with "
+               "parallel.gpu_order=GPU_ORDER_REPLICAS_INSIDE\n"
+             : "";
+}
+
 // Returns the arguments that divide the work of a rank's GPUs, and the state of
-// those that hold the same weights.
+// those that hold the same weights, and that place the GPUs.
 std::string MegatronDivision(const JobSpec& job) {
   const ParallelLayout& layout = job.parallel;
   std::string text;
+  if (RanksAreNeighbours(layout)) text += "--use-tp-pp-dp-mapping\n";
   if (layout.tp > 1 && job.setup.sequence_parallel) {
     text += "--sequence-parallel\n";
   }
@@ -306,6 +325,7 @@ std::string TorchtitanArguments(const JobSpec& job, const Partition& partition,
   const FsdpSetting fsdp = FsdpOf(job);
   const int64_t length = SequenceLength(job.training);
   return absl::StrCat(
+      OrderComment(job.parallel),
       "[parallelism]\ndata_parallel_replicate_degree = ", fsdp.replicate,
       "\ndata_parallel_shard_degree = ", fsdp.shard,
       "\nfsdp_reshard_after_forward = \"",
@@ -392,6 +412,7 @@ std::string DeepSpeedArguments(const JobSpec& job, const Partition& partition,
   const bool divides =
       job.training.optimizer_sharding != OptimizerSharding::kNone;
   return absl::StrCat(
+      OrderComment(layout),
       "# examples/deepspeed/plan_engine.py: stage i has layers [PARTS[i], "
       "PARTS[i + 1])\n"
       "# PlannedModule(layers, PARTS, num_stages=NUM_STAGES, "

@@ -149,6 +149,9 @@ std::string PlanningArguments(const PlanningFlags& flags) {
   add("assignment", job.assignment);
   add("shuffle", job.shuffle);
   if (job.costs != JobFlags().costs) add("costs", text(job.costs));
+  for (const std::string& file : job.profile_files.values) {
+    given.push_back(absl::StrCat("--profile ", file));
+  }
   add("data-dir", text(job.data_dir));
   add("partition", text(flags.partition.source));
   return absl::StrJoin(given, " ");
@@ -195,7 +198,9 @@ absl::StatusOr<std::optional<UsualPartition>> UsualPartitionOf(
   const std::string name = flags.strategy.value_or(input.job.search.schedule);
   PIPELOOM_ASSIGN_OR_RETURN(const std::string source,
                             SourceOf(flags.partition.source, name));
-  if (source != "kept") return std::nullopt;
+  if (absl::string_view(source) != absl::string_view("kept")) {
+    return std::nullopt;
+  }
   PIPELOOM_ASSIGN_OR_RETURN(
       Partition partition,
       GivenPartition(input, flags, SettingsOf(flags, input), /*learned=*/"",

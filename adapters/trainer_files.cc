@@ -199,8 +199,7 @@ std::string OrderComment(const ParallelLayout& layout) {
   return RanksAreNeighbours(layout)
              ? "# the prediction is for pipeline ranks on neighbouring GPUs; "
                "the "
-               "trainer has
-#replicas there : plan with "
+               "trainer has\n# replicas there: plan with "
                "parallel.gpu_order=GPU_ORDER_REPLICAS_INSIDE\n"
              : "";
 }

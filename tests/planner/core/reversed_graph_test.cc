@@ -87,22 +87,18 @@ TEST(ReversedGraphTest, NotWhereEpiloguesDiffer) {
 }
 
 TEST(ReversedGraphTest, NotWherePassesRunDuringOthers) {
-  const StageGraph graph = UniformGraph(
-      {.ranks = 2, .microbatches = 2, .weight_grad = Milliseconds(1)});
+  const StageGraph graph =
+      UniformGraph({.ranks = 2, .microbatches = 2, .split_backward = true});
   EXPECT_TRUE(CanReverse(graph));
   IdVector<TaskId, Task> tasks = graph.tasks();
+  TaskId first;
   TaskId backward;
   for (const TaskId t : graph.tasks_of(RankId(1))) {
     if (tasks[t].pass == Pass::kBackward) backward = t;
-    if (tasks[t].pass == Pass::kWeightGrad &&
-        tasks[t].microbatch == MicrobatchId(0)) {
-      tasks[t].overlaps = backward;
-    }
+    if (tasks[t].pass == Pass::kWeightGrad && first.is_none()) first = t;
   }
-  // The weight gradient of microbatch 0 during the backward of microbatch 1.
-  for (const TaskId t : graph.tasks_of(RankId(1))) {
-    if (!tasks[t].overlaps.is_none()) tasks[t].overlaps = backward;
-  }
+  // The first weight gradient during the last backward.
+  tasks[first].overlaps = backward;
   const absl::StatusOr<StageGraph> paired =
       StageGraph::Create(graph.name(), graph.ranks(), graph.module_names(),
                          std::move(tasks), graph.edges());

@@ -138,5 +138,17 @@ TEST(ExplainWordsTest, TheCommandHasEveryPlanningOptionThatWasGiven) {
   EXPECT_THAT(line, HasSubstr("'training.memory_limit_bytes=68719476736'"));
 }
 
+TEST(ExplainWordsTest, TheCommandHasTheProfilesThatWereGiven) {
+  const std::string profile =
+      PIPELOOM_SOURCE_DIR "/workloads/profiles/h100-sxm.json";
+  const Outcome outcome =
+      Pipeloom({"explain", "llama3-8b", "--batch", "text", "--microbatches",
+                "4", "--replicas", "1", "--evaluations", "2", "--partition",
+                "rule", "--profile", profile});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("   pipeloom whatif llama3-8b "));
+  EXPECT_THAT(outcome.out, HasSubstr(absl::StrCat(" --profile ", profile)));
+}
+
 }  // namespace
 }  // namespace pipeloom::cli

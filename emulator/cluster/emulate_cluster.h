@@ -49,8 +49,8 @@ struct ClusterOptions {
   // wait for weights, instead of by each update's `gather`.
   bool gather_in_forwards = false;
   // Share of a hidden reduction's or gather's time that the passes of its rank
-  // lose to it: multiprocessors and bandwidth. In [0, 1]. Counts as a later end
-  // of the reduction.
+  // lose to it: multiprocessors and bandwidth. In [0, 1]. The reduction ends so
+  // much later.
   double contention = 0;
   // Whether the optimizer waits for the gradients' norm over all ranks.
   bool clip_gradients = false;

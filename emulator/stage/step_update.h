@@ -1,9 +1,9 @@
 // The updates of a step's ranks, and the part of them that the step's passes do
 // not hide: each rank's epilogue.
 //
-// What passes hide depends on their order. The reduction of a stage's gradients
-// begins when the last pass that adds to them begins; one that is put off hides
-// less:
+// How much passes hide depends on their order. The reduction of a stage's
+// gradients begins when the last pass that adds to them begins; one that is put
+// off hides less:
 //
 //   gradients at once    F B F B|        |     put off    F B F B W W|
 //                              [b0][b1]                            [b0][b1]

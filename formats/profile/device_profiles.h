@@ -36,8 +36,8 @@ class DeviceProfiles {
   absl::Status Add(const std::string& file);
   const std::vector<Given>& given() const { return given_; }
 
-  // Returns the profile of the first of these devices that has one: `device`,
-  // what its name has before the first dash, and that with "-sxm". So
+  // Looks for a profile under three names, in this order: `device`, the part of
+  // it before the first dash, and that part with "-sxm". So
   // "h100-96g", an H100 with other memory, has the profile of h100-sxm, which
   // its rates then scale. Null: there is none, or `device` looks like a path.
   // InvalidArgument: the file in the data folder is no profile, or its field

@@ -50,8 +50,9 @@ int64_t InputWidth(const ModuleSpec& module) {
 
 // Returns whether a module's first layer takes the tokens of another. Its first
 // product may take several tokens at once; embedded text and blocks have one
-// width only. The last convolution of an autoencoder gives means and variances
-// of latents, which are half as wide.
+// width only. The last convolution of an autoencoder gives a mean and a
+// variance for each channel of the latents, so the next module takes half the
+// width.
 bool Takes(const ModuleSpec& module, const ModuleSpec& from) {
   const int64_t out = OutputWidth(from);
   const int64_t in = InputWidth(module);
@@ -249,7 +250,7 @@ std::vector<std::string> UnusedFields(const LayerSpec& layer) {
 }
 
 // Adds a note on layers with fields of another kind, and on feed-forward parts
-// of width 0; of equal layers in a row, on the first.
+// with a width of 0. If equal layers follow one another, only the first has it.
 void AddUnusedFields(const ModelSpec& model, std::vector<std::string>* notes) {
   for (const ModuleSpec& module : model.modules) {
     const LayerSpec* before = nullptr;

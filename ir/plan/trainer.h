@@ -79,8 +79,8 @@ struct TrainerLimits {
   bool experts_need_sequence_parallel = false;
 };
 
-// How FSDP2 divides the state of dp replicas: `shard` of them share one copy,
-// of which there are `replicate`.
+// How FSDP2 divides the state of dp replicas: there are `replicate` copies, and
+// `shard` replicas share each.
 struct FsdpSetting {
   int32_t replicate = 1;
   int32_t shard = 1;

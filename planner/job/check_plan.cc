@@ -105,9 +105,9 @@ Pairable PassesOf(const JobSpec& job, const partition::BuiltGraph& split,
 
 class PlanCheck {
  public:
-  // `fused` and `split` are of both forms of the backwards; `passes` of those
-  // of `split`. `epilogues`: those of the plan's order, empty if its ranks are
-  // not the job's.
+  // `fused` and `split` are the job's graphs with either form of backwards, and
+  // `passes` belongs to `split`. `epilogues` follow from the plan's order; they
+  // are empty if its ranks are not the job's.
   PlanCheck(const ExecutionPlan& plan, const StageGraph& fused,
             const StageGraph& split, const Pairable& passes,
             IdVector<RankId, Duration> epilogues)

@@ -65,8 +65,8 @@ TEST_F(PartitionCommandTest, LayoutsOfAMixtureOfExpertsWithEpAndCp) {
   EXPECT_EQ(step["peak_bytes"].size(), 8u);
 }
 
-// The file splits the same global batch over other replicas, so --microbatches
-// of the job are others than the file's.
+// The file splits the same global batch over another number of replicas, so a
+// replica has another number of microbatches than --microbatches says.
 TEST_F(PartitionCommandTest, OptionsThatChangeTheBatchOfALayoutAreTold) {
   const Outcome found = Pipeloom(
       {"partition", "llama3-8b", "--batch", "text", "--set", "parallel.dp=2",

@@ -90,8 +90,8 @@ json Moonshot(const std::string& type, int64_t vocab, int64_t experts,
           {"first_k_dense_replace", first_dense}};
 }
 
-// The sizes of moonshotai/Kimi-K2-Instruct, published as 1 trillion, 32 billion
-// of them active.
+// The sizes of moonshotai/Kimi-K2-Instruct, published as 1 trillion parameters,
+// and 32 billion active ones.
 TEST(CheckpointsTest, KimiK2HasTheLayersOfDeepSeekV3) {
   ASSERT_OK_AND_ASSIGN(const ConfigModel read,
                        Read(Moonshot("kimi_k2", 163840, 384, 64, 1)));

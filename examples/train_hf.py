@@ -206,7 +206,12 @@ def parse():
     parser.add_argument("--skip-broken", action="store_true",
                         help="leave out records that cannot be used")
     parser.add_argument("--save", default="", help="folder for the result")
-    parser.add_argument("--service", default="", help="of `pipeloom serve`")
+    parser.add_argument("--service", default="",
+                        help="address of `pipeloom serve`, or @FILE that has "
+                        "it; its token and certificate are in the files that "
+                        "PIPELOOM_TOKEN_FILE and PIPELOOM_TLS_ROOT name")
+    parser.add_argument("--job-id", default="", help="of the run at the "
+                        "service, the same when the run starts again")
     parser.add_argument("--pipeloom", default="pipeloom", help="the program")
     parser.add_argument("--model-file", default="",
                         help="for a class that `pipeloom model` does not know")
@@ -279,12 +284,13 @@ def main():
     family = hf.family.family_of(model)
     session = provider = None
     if args.service:
-        client = pipeloom.Client(args.service)
         try:
+            client = pipeloom.connect(args.service)
             job = of_first_rank(lambda: client.open_job(
                 job_of(args, folder, ranks, replicas),
-                [family.sizes(s) for step in steps for s in step]))
-        except RuntimeError as error:
+                [family.sizes(s) for step in steps for s in step],
+                job_id=args.job_id))
+        except (RuntimeError, ValueError) as error:
             raise StartError(f"--service {args.service}: {error}") from None
         session = pipeloom.Session(client, job, rank=rank, replica=replica)
     else:

@@ -301,9 +301,7 @@ class ServicePlans:
     training goes on."""
 
     def __init__(self, args, rank):
-        self.client = pipeloom.Client(
-            pipeloom.address_file(args.service[1:])
-            if args.service.startswith("@") else args.service)
+        self.client = pipeloom.connect(args.service)
         self.stages, self.sessions, self.providers = {}, {}, {}
         sample = read_samples(args.batches, 512)
         for which, schedule in (("dynamic", "pipeloom"),
@@ -311,7 +309,8 @@ class ServicePlans:
             # The model is built from the job's partition, so all ranks need the
             # same job.
             job = of_first_rank(lambda s=schedule: self.client.open_job(
-                self.job(args, s), sample))
+                self.job(args, s), sample,
+                job_id=args.job_id and f"{args.job_id}-{s}"))
             if job.module_names != MODULES:
                 raise SystemExit(
                     f"the job's modules are {job.module_names}, not {MODULES}")
@@ -487,7 +486,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--service", default="",
                         help="address of `pipeloom serve`, or @FILE that has "
-                             "it in its first line")
+                             "it in its first line; its token and certificate "
+                             "are in the files that PIPELOOM_TOKEN_FILE and "
+                             "PIPELOOM_TLS_ROOT name")
+    parser.add_argument("--job-id", default="",
+                        help="of the run at the service, the same when the "
+                             "run starts again")
     parser.add_argument("--pipeloom", default="pipeloom",
                         help="the binary, for plans without a service")
     parser.add_argument("--batches",

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, List
 if TYPE_CHECKING:
     from pipeloom.client import (Client, MisfitError, PlannerError,
                                  address_file)
+    from pipeloom.connection import connect
     from pipeloom.loss import LossShare
     from pipeloom.plan import (Edge, Instruction, Microbatch, Plan,
                                SubMicrobatch, Task, loss_weights, read_plan)
@@ -49,13 +50,14 @@ __all__ = [
     "AgreementError", "Client", "Cluster", "Edge", "Instruction", "Job",
     "LossShare", "MetadataPrefetcher", "Microbatch", "MisfitError", "Model",
     "Plan", "PlanProvider", "PlannerError", "Sample", "Session", "Stage",
-    "SubMicrobatch", "Task", "address_file", "compare", "emulate",
+    "SubMicrobatch", "Task", "address_file", "compare", "connect", "emulate",
     "loss_weights", "plan", "planner", "read_plan", "search_layout",
     "static_plan", "whatif",
 ]
 
 _MODULES = {
     "client": ("Client", "MisfitError", "PlannerError", "address_file"),
+    "connection": ("connect",),
     "loss": ("LossShare",),
     "plan": ("Edge", "Instruction", "Microbatch", "Plan", "SubMicrobatch",
              "Task", "loss_weights", "read_plan"),

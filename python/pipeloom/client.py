@@ -13,8 +13,9 @@ from pipeloom.sample import Sample
 from pipeloom.static_schedule import Stage
 
 _SERVICE = "/pipeloom.v1.PlannerService/"
-_RETRIED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED,
-            grpc.StatusCode.ABORTED)
+# RESOURCE_EXHAUSTED is asked again only where the service says when: without
+# that, the request is too large and will always be.
+_RETRIED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.ABORTED)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -398,7 +399,10 @@ class Client:
                     asked = retry_after(error)
                 wait = asked or pause * random.uniform(0.5, 1.5)
                 left = deadline - time.monotonic()
-                if code not in _RETRIED or left <= wait:
+                again = code in _RETRIED or (
+                    code == grpc.StatusCode.RESOURCE_EXHAUSTED and
+                    asked is not None)
+                if not again or left <= wait:
                     raise PlannerError(code, details) from None
                 self.retries += 1
                 begun = time.monotonic()

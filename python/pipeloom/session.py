@@ -510,7 +510,7 @@ class Session:
             call.future = None
             misfit = details if isinstance(error, MisfitError) else ""
             # The service would give the same answer without end.
-            refused = self._refuses(call, code) or (
+            refused = self._refuses(call, code, hint) or (
                 misfit != "" and misfit == call.misfit)
             call.misfit = misfit
             if (self._failing_since is None and call.kind != "report" and
@@ -540,14 +540,19 @@ class Session:
         for watcher in watchers:
             watcher()
 
-    def _refuses(self, call: _Call, code: Any) -> bool:
-        """Returns whether the service will not plan the call's step."""
+    def _refuses(self, call: _Call, code: Any,
+                 hint: Optional[float]) -> bool:
+        """Returns whether the service will not plan the call's step. `hint`:
+        after how long it asks to try again, if it does."""
         if call.kind not in ("submit", "fetch"):
             return False
         if code == grpc.StatusCode.NOT_FOUND:
             # Although the job was opened again: it is the step that is gone.
             return not self.job.request or (
                 call.not_found and call.begun >= self._opened_at)
+        if (call.kind == "submit" and hint is None and
+                code == grpc.StatusCode.RESOURCE_EXHAUSTED):
+            return True  # The batch is over a limit, and waiting does not help.
         return code in _FINAL
 
     def _lost(self, call: _Call, now: float) -> None:

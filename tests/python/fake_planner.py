@@ -99,6 +99,9 @@ class FakeService(grpc.GenericRpcHandler):
                 self.failures -= 1
                 context.set_trailing_metadata((("retry-after-ms", "30"),))
                 context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "queue full")
+            if self.mode == "too large":
+                context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED,
+                              "batch makes a plan of up to 9 tasks")
             if self.mode == "refuse":
                 context.abort(grpc.StatusCode.INVALID_ARGUMENT,
                               "step: -1, must not be negative")
@@ -207,6 +210,7 @@ class SharePlanner(grpc.GenericRpcHandler):
         # How the fetches of a step fail: a grpc.StatusCode, or None: they get
         # no answer.
         self.lost = {}
+        self.most_samples = None  # Of a batch; larger ones are refused.
         self.report_code = None  # With which reports fail.
         self.spoil = lambda share: None  # Changes shares on their way.
         self.requests = []  # (method, message), in order of arrival.
@@ -287,6 +291,11 @@ class SharePlanner(grpc.GenericRpcHandler):
             job[:] = [request.attempt, {}]
             known = job[1]
         existed = request.step in known
+        count = len(request.batch.samples)
+        if self.most_samples is not None and count > self.most_samples:
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED,
+                          f"batch has {count} samples; at most "
+                          f"{self.most_samples} are planned")
         if known.setdefault(request.step, request.batch) != request.batch:
             context.abort(grpc.StatusCode.ALREADY_EXISTS, "batch is another")
         self._changed.notify_all()

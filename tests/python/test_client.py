@@ -196,6 +196,14 @@ class ClientTest(unittest.TestCase):
         self.assertIn("must not be negative", str(caught.exception))
         self.assertEqual(len(self.fake.requests), asked + 1)
 
+    def test_a_request_that_is_too_large_for_ever_is_not_sent_again(self):
+        self.fake.mode = "too large"
+        asked = len(self.fake.requests)
+        with self.assertRaisesRegex(pipeloom.PlannerError,
+                                    "RESOURCE_EXHAUSTED: .*9 tasks"):
+            self.client.plan("job", 1, timeout=2.0)
+        self.assertEqual(len(self.fake.requests), asked + 1)
+
     def test_a_closed_client_says_so(self):
         stubs = self.client._stub("GetPlan")
         self.client.close()

@@ -292,6 +292,19 @@ class LostStepsTest(FaultsTest):
         self.assertIn("NOT_FOUND", session.refusal(1))
         self.assertEqual(len(planner.asked("GetRankPlan", 1)), 2)
 
+    def test_a_batch_over_a_limit_of_the_service_is_sent_once(self):
+        planner = self.planner()
+        planner.most_samples = 2
+        session = self.session(planner, pauses=(0.01, 0.05))
+        session.expect(0, text(5, 6))
+        self.assertIsNotNone(session.wait(0, 60.0), session.counts)
+        session.expect(1, text(5, 6, 7))
+        self.assertIsNone(session.wait(1, 60.0))
+        self.assertIn("batch has 3 samples", session.refusal(1))
+        self.assertEqual(len(planner.asked("SubmitBatch", 1)), 1)
+        session.expect(2, text(5, 6))
+        self.assertIsNotNone(session.wait(2, 60.0), session.counts)
+
     def test_a_refused_step_does_not_cost_the_next_its_plan(self):
         """The next one is waited for, as the planner does answer."""
         planner = self.planner()

@@ -247,7 +247,9 @@ absl::StatusOr<studies::JobInput> ReadJobInput(const std::string& job,
   if (flags.reserve_share) options.reserve = flags.reserve_share->value;
   PIPELOOM_ASSIGN_OR_RETURN(options.data_dir, FindDataDir(flags.data_dir));
   PIPELOOM_ASSIGN_OR_RETURN(JobSpec spec, ReadJob(job, flags));
-  std::vector<std::string> notes = JobNotes(spec);
+  JobSpec noted = spec;
+  if (flags.memory_limit) noted.training.memory_limit = *flags.memory_limit;
+  std::vector<std::string> notes = JobNotes(noted);
   PIPELOOM_ASSIGN_OR_RETURN(const std::vector<formats::JobOverride> sets,
                             SetsOf(flags));
   for (std::string& note : formats::DeviceSwapNotes(

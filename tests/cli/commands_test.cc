@@ -232,6 +232,18 @@ TEST_F(CommandsTest, AStrategyThatCannotRunSaysWhyAndTheOthersGoOn) {
   }
 }
 
+TEST_F(CommandsTest, AMemoryLimitAboveTheGpusIsRemarkedOn) {
+  const auto plan = [](const std::string& limit) {
+    return Pipeloom({"plan", "dip-vlm-s", "--batch", "image_text", "--replicas",
+                     "1", "--strategy", "1f1b", "--evaluations", "2",
+                     "--memory-limit", limit})
+        .err;
+  };
+  const std::string note = "memory_limit_bytes is 96 GiB, but device";
+  EXPECT_THAT(plan("96GiB"), HasSubstr(note));
+  EXPECT_THAT(plan("80GiB"), Not(HasSubstr("memory_limit_bytes is")));
+}
+
 TEST_F(CommandsTest, TheReserveIsTakenFromTheDeviceAndShown) {
   const auto plan = [](std::vector<std::string> more) {
     std::vector<std::string> args = {

@@ -366,7 +366,7 @@ class WhatIfCommand : public Command {
       const JobSpec& job, const std::vector<studies::WhatIfCase>& cases,
       const std::vector<studies::WhatIfOutcome>& outcomes) const {
     std::vector<Report::NamedTable> tables;
-    const std::vector<bool> front = studies::ParetoFront(outcomes);
+    const std::vector<bool> front = studies::ParetoFront(cases, outcomes);
     Table all = OutcomeTable();
     for (size_t i = 0; i < std::min(cases.size(), kMaxRows); ++i) {
       all.AddRow(Row(cases[i], outcomes[i], outcomes[0], front[i]));
@@ -460,7 +460,7 @@ class WhatIfCommand : public Command {
         }
       }
     }
-    const std::vector<bool> front = studies::ParetoFront(outcomes);
+    const std::vector<bool> front = studies::ParetoFront(cases, outcomes);
     std::string text = "configuration";
     for (const std::string& path : paths) {
       absl::StrAppend(&text, ",", CsvCell(path));
@@ -492,7 +492,7 @@ class WhatIfCommand : public Command {
   static std::string Json(const std::string& job,
                           const std::vector<studies::WhatIfCase>& cases,
                           const std::vector<studies::WhatIfOutcome>& outcomes) {
-    const std::vector<bool> front = studies::ParetoFront(outcomes);
+    const std::vector<bool> front = studies::ParetoFront(cases, outcomes);
     formats::JsonWriter json(true);
     json.BeginObject().Key("job").String(job);
     json.Key("configurations").BeginArray();

@@ -208,8 +208,15 @@ absl::StatusOr<CaseRun> Run(const WhatIfInput& input, const WhatIfCase& what,
   for (const PlannedStep& step : steps) {
     bound += step.lower_bound();
     for (const planner::PlanResult& replica : step.replicas) {
-      for (const MemoryPeak& peak : MemoryPeaks(replica.predicted)) {
-        outcome.peak = std::max(outcome.peak, peak.total);
+      const IdVector<RankId, MemoryPeak> peaks = MemoryPeaks(replica.predicted);
+      for (const RankId r : peaks.ids()) {
+        const Bytes limit = replica.plan.graph.rank(r).memory.limit;
+        // Ranks of other devices have other limits.
+        if (outcome.limit == Bytes(0) ||
+            limit - peaks[r].total < outcome.limit - outcome.peak) {
+          outcome.peak = peaks[r].total;
+          outcome.limit = limit;
+        }
       }
     }
   }
@@ -217,7 +224,6 @@ absl::StatusOr<CaseRun> Run(const WhatIfInput& input, const WhatIfCase& what,
   outcome.bubble_ratio = means.bubble_ratio;
   outcome.epilogue_ratio = means.epilogue_ratio;
   outcome.mfu = means.mfu;
-  outcome.limit = job.job.MemoryLimit();
   outcome.gpus = job.job.parallel.num_gpus();
   outcome.samples /= static_cast<int64_t>(steps.size());
   return CaseRun{std::move(outcome), prepared.partition, std::move(steps)};

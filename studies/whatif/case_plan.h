@@ -28,6 +28,7 @@ struct WhatIfOutcome {
   double bubble_ratio = 0;
   double epilogue_ratio = 0;
   double mfu = 0;
+  // Peak memory and limit of a GPU of the rank with the least room.
   Bytes peak{};
   Bytes limit{};
   int64_t gpus = 0;

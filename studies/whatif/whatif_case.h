@@ -30,6 +30,9 @@ struct WhatIfCase {
   bool recompute_all = false;
   bool scales = false;  // Whether it belongs to the question "scale".
 
+  // Returns whether it is a configuration that one can have, not a fault or
+  // another batch that the job may meet.
+  bool can_be_chosen() const { return slow_rank < 0 && video_factor == 1; }
   // Adds all fields that the outcome depends on.
   void AddTo(FingerprintBuilder* builder) const;
 };

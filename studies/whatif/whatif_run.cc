@@ -8,6 +8,7 @@
 #include <map>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -238,19 +239,27 @@ absl::StatusOr<std::vector<WhatIfOutcome>> RunCases(
   return outcomes;
 }
 
-std::vector<bool> ParetoFront(const std::vector<WhatIfOutcome>& outcomes) {
+std::vector<bool> ParetoFront(const std::vector<WhatIfCase>& cases,
+                              const std::vector<WhatIfOutcome>& outcomes) {
+  std::vector<const WhatIfOutcome*> eligible(outcomes.size(), nullptr);
+  for (size_t i = 0; i < outcomes.size(); ++i) {
+    const WhatIfOutcome& o = outcomes[i];
+    if (o.ok() && !o.cuts_more && o.peak <= o.limit &&
+        cases[i].can_be_chosen()) {
+      eligible[i] = &o;
+    }
+  }
   std::vector<bool> front(outcomes.size(), false);
   for (size_t i = 0; i < outcomes.size(); ++i) {
-    const WhatIfOutcome& a = outcomes[i];
-    if (!a.ok() || a.cuts_more) continue;
-    front[i] = std::none_of(
-        outcomes.begin(), outcomes.end(), [&](const WhatIfOutcome& b) {
-          const double mine = a.seconds_per_sample();
-          const double its = b.seconds_per_sample();
-          return b.ok() && !b.cuts_more && b.gpus <= a.gpus && its <= mine &&
-                 b.peak <= a.peak &&
-                 (b.gpus < a.gpus || its < mine || b.peak < a.peak);
-        });
+    const WhatIfOutcome* a = eligible[i];
+    if (a == nullptr) continue;
+    front[i] = absl::c_none_of(eligible, [a](const WhatIfOutcome* b) {
+      if (b == nullptr) return false;
+      const double mine = a->seconds_per_sample();
+      const double its = b->seconds_per_sample();
+      return b->gpus <= a->gpus && its <= mine && b->peak <= a->peak &&
+             (b->gpus < a->gpus || its < mine || b->peak < a->peak);
+    });
   }
   return front;
 }

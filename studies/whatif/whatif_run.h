@@ -35,9 +35,11 @@ bool ParseJournalLine(absl::string_view line, Fingerprint* key,
 
 // Returns, indexed by case, whether it is on the Pareto front: no other case is
 // at least as good in GPUs, time of a sample and peak memory and better in one
-// of them. Cases that cannot run, and those that cut samples into more pieces
-// than the first case does, are never on it.
-std::vector<bool> ParetoFront(const std::vector<WhatIfOutcome>& outcomes);
+// of them. Cases that cannot run or do not fit, those that nobody can choose,
+// and those that cut samples into more pieces than the first case does, are
+// never on it and beat no other.
+std::vector<bool> ParetoFront(const std::vector<WhatIfCase>& cases,
+                              const std::vector<WhatIfOutcome>& outcomes);
 
 // Returns the configuration that fits with the shortest time of a sample for
 // each number of GPUs, which a

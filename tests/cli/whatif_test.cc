@@ -365,6 +365,27 @@ TEST_F(WhatIfTest, AnEfficiencyThatAProfileStandsInForIsSaid) {
   }
 }
 
+TEST_F(WhatIfTest, MemoryIsJudgedByTheDeviceOfTheRank) {
+  std::ifstream file(PIPELOOM_SOURCE_DIR
+                     "/workloads/clusters/dip-h800-64.json");
+  Json group = {{"first_node", 0}, {"num_nodes", 1}};
+  group["device"] = Json::parse(file)["device"];
+  // Ranks 0 and 1 have 141 GiB.
+  group["device"]["memory_bytes"] = int64_t{141} << 30;
+  const Outcome outcome = Pipeloom(
+      WhatIf({"--set",
+              absl::StrCat("cluster.node_groups=", Json::array({group}).dump()),
+              "--set", "training.memory_reserve=0", "--set",
+              "training.memory_strategies=[\"MEMORY_STRATEGY_KEEP\"]", "--set",
+              "training.microbatch_images=24", "--format", "json"}));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json row = Json::parse(outcome.out)["configurations"][0];
+  // Rank 0 keeps most, more than a GPU of the other node could.
+  EXPECT_GT(row["peak_bytes"].get<int64_t>(), int64_t{80} << 30);
+  EXPECT_EQ(row["limit_bytes"].get<int64_t>(), int64_t{141} << 30);
+  EXPECT_TRUE(row["best"].get<bool>());
+}
+
 TEST_F(WhatIfTest, ASlowRankIsNoFasterAndPlanningForItNoWorse) {
   const Outcome outcome =
       Pipeloom(WhatIf({"--ask", "slow-rank", "--format", "json"}));

@@ -111,6 +111,7 @@ TEST(ParetoFrontTest, KeepsWhatNothingBeats) {
     outcomes[i].gpus = gpus;
     outcomes[i].step_time = Milliseconds(ms);
     outcomes[i].peak = Bytes(peak);
+    outcomes[i].limit = Bytes(5);
   };
   set(0, 8, 10, 5);
   set(1, 16, 6, 5);
@@ -118,8 +119,25 @@ TEST(ParetoFrontTest, KeepsWhatNothingBeats) {
   set(3, 8, 12, 3);
   set(4, 4, 1, 1);
   outcomes[4].error = "does not run";
-  EXPECT_EQ(ParetoFront(outcomes),
+  EXPECT_EQ(ParetoFront(std::vector<WhatIfCase>(5), outcomes),
             (std::vector<bool>{true, true, false, true, false}));
+}
+
+TEST(ParetoFrontTest, WhatNobodyChoosesOrHasRoomForNeitherBeatsNorIsBest) {
+  std::vector<WhatIfOutcome> outcomes(4);
+  for (size_t i = 0; i < outcomes.size(); ++i) {
+    // Each is better than those before.
+    outcomes[i].gpus = 8;
+    outcomes[i].step_time = Milliseconds(10 - static_cast<double>(i));
+    outcomes[i].peak = outcomes[i].limit = Bytes(5);
+  }
+  std::vector<WhatIfCase> cases(4);
+  cases[1].slow_rank = 0;
+  cases[1].slow_factor = 1.2;
+  cases[2].video_factor = 2;
+  outcomes[3].peak = Bytes(6);
+  EXPECT_EQ(ParetoFront(cases, outcomes),
+            (std::vector<bool>{true, false, false, false}));
 }
 
 TEST(ParetoFrontTest, AShorterStepOfFewerSamplesIsNoGain) {
@@ -133,8 +151,9 @@ TEST(ParetoFrontTest, AShorterStepOfFewerSamplesIsNoGain) {
   set(0, 8, 8);
   set(1, 5, 4);
   set(2, 15, 16);
-  EXPECT_EQ(ParetoFront(outcomes), (std::vector<bool>{false, false, true}));
   std::vector<WhatIfCase> cases(3);
+  EXPECT_EQ(ParetoFront(cases, outcomes),
+            (std::vector<bool>{false, false, true}));
   for (WhatIfCase& c : cases) c.scales = true;
   EXPECT_EQ(BestByGpus(cases, outcomes).at(8), &outcomes[2]);
 }
@@ -237,7 +256,8 @@ TEST(ParetoFrontTest, AnotherTrainingNeitherBeatsNorIsBest) {
   outcomes[0].step_time = Milliseconds(10);
   outcomes[1].step_time = Milliseconds(5);
   outcomes[1].cuts_more = true;
-  EXPECT_EQ(ParetoFront(outcomes), (std::vector<bool>{true, false}));
+  EXPECT_EQ(ParetoFront(std::vector<WhatIfCase>(2), outcomes),
+            (std::vector<bool>{true, false}));
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include "cli/input/plan_file.h"
 #include "cli/input/planning_flags.h"
 #include "emulator/stage/stage_cost.h"
+#include "formats/job/device_share_notes.h"
 #include "formats/job/spec_loader.h"
 #include "formats/profile/profile_reader.h"
 #include "formats/text/json_writer.h"
@@ -230,6 +231,7 @@ class ValidateCommand : public Command {
       PIPELOOM_ASSIGN_OR_RETURN(const JobSpec job,
                                 formats::LoadJob(file, data_dir, read));
       Note(JobNotes(job), context);
+      Note(formats::DeviceShareNotes(job.cluster, data_dir, read), context);
       return Checked{FileKind::kJob, Describe(job)};
     }
     PIPELOOM_ASSIGN_OR_RETURN(const std::string content, ReadFile(file));
@@ -254,6 +256,7 @@ class ValidateCommand : public Command {
             const JobSpec job,
             formats::ParseJob(content, file, data_dir, read));
         Note(JobNotes(job), context);
+        Note(formats::DeviceShareNotes(job.cluster, data_dir, read), context);
         return Describe(job);
       }
       case FileKind::kModel: {
@@ -268,6 +271,11 @@ class ValidateCommand : public Command {
         PIPELOOM_ASSIGN_OR_RETURN(const ClusterSpec cluster,
                                   formats::ParseCluster(content, file));
         Note(ClusterNotes(cluster), context);
+        // Without the shipped files there is nothing to compare with.
+        if (const auto data_dir = FindDataDir(made_.planning.job.data_dir);
+            data_dir.ok()) {
+          Note(formats::DeviceShareNotes(cluster, *data_dir, read), context);
+        }
         return absl::StrFormat("cluster %s: %d x %d %s", cluster.name,
                                cluster.num_nodes, cluster.gpus_per_node,
                                cluster.device.name);

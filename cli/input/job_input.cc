@@ -1,6 +1,7 @@
 #include "cli/input/job_input.h"
 
 #include <cstdint>
+#include <iterator>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -11,6 +12,7 @@
 #include "base/status_macros.h"
 #include "cli/console/files.h"
 #include "cli/console/study_context.h"
+#include "formats/job/device_share_notes.h"
 #include "formats/job/device_swap.h"
 #include "formats/job/spec_loader.h"
 #include "ir/job/job_notes.h"
@@ -252,10 +254,11 @@ absl::StatusOr<studies::JobInput> ReadJobInput(const std::string& job,
   std::vector<std::string> notes = JobNotes(noted);
   PIPELOOM_ASSIGN_OR_RETURN(const std::vector<formats::JobOverride> sets,
                             SetsOf(flags));
-  for (std::string& note : formats::DeviceSwapNotes(
-           spec.cluster, sets, options.data_dir,
-           [](const std::string& path) { return ReadFile(path); })) {
-    notes.push_back(std::move(note));
+  const auto read = [](const std::string& path) { return ReadFile(path); };
+  for (std::vector<std::string> more :
+       {formats::DeviceShareNotes(spec.cluster, options.data_dir, read),
+        formats::DeviceSwapNotes(spec.cluster, sets, options.data_dir, read)}) {
+    absl::c_move(more, std::back_inserter(notes));
   }
   for (const std::string& note : notes) {
     context.warn(absl::StrCat("note: ", note));

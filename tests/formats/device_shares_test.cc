@@ -2,12 +2,22 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "formats/job/device_share_notes.h"
 #include "formats/job/spec_loader.h"
+#include "gmock/gmock.h"
+#include "tests/formats/data_dir.h"
+#include "tests/support/status_matchers.h"
 
 namespace pipeloom::formats {
 namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 // Returns the device of a cluster file with these fields.
 DeviceSpec DeviceWith(const std::string& fields) {
@@ -38,6 +48,40 @@ TEST(DeviceSharesTest, AttentionKeepsAsMuchAsProductsUnlessItIsSaid) {
          "sustained_fp8": 0.8,)");
   EXPECT_EQ(apart.sustained_attention, 0.9);
   EXPECT_EQ(apart.sustained_fp8, 0.8);
+}
+
+TEST(DeviceSharesTest, AShareThatTheShippedDeviceHasIsMissed) {
+  ASSERT_OK_AND_ASSIGN(ClusterSpec cluster,
+                       LoadCluster("b200-sxm", kDataDir, ReadFile));
+  const auto notes = [&] {
+    return DeviceShareNotes(cluster, kDataDir, ReadFile);
+  };
+  EXPECT_THAT(notes(), IsEmpty());
+  cluster.device.sustained_fp8 = 1;
+  EXPECT_THAT(notes(), ElementsAre(AllOf(HasSubstr("\"b200-sxm\""),
+                                         HasSubstr("has no sustained_fp8"),
+                                         HasSubstr("one has 0.87"))));
+  // As a file that states none is read.
+  cluster.device.sustained_bf16 = cluster.device.sustained_attention = 1;
+  EXPECT_THAT(notes(), ElementsAre(HasSubstr("has no sustained_bf16"),
+                                   HasSubstr("has no sustained_fp8")));
+  // Its own node group, too; a device that does not ship is not known.
+  NodeGroup group;
+  group.device = cluster.device;
+  cluster.device.name = "toy";
+  EXPECT_THAT(notes(), IsEmpty());
+  cluster.node_groups = {group, group};
+  EXPECT_THAT(notes(), ElementsAre(HasSubstr("has no sustained_bf16"),
+                                   HasSubstr("has no sustained_fp8")));
+}
+
+TEST(DeviceSharesTest, ShippedClustersStateThem) {
+  for (const std::string& name : ShippedClusterNames()) {
+    ASSERT_OK_AND_ASSIGN(const ClusterSpec cluster,
+                         LoadCluster(name, kDataDir, ReadFile));
+    EXPECT_THAT(DeviceShareNotes(cluster, kDataDir, ReadFile), IsEmpty())
+        << name;
+  }
 }
 
 }  // namespace

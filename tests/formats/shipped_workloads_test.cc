@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -68,6 +69,24 @@ TEST(ShippedWorkloadsTest, EveryModelAndClusterLoadsUnderItsOwnName) {
     EXPECT_FALSE(cluster.source.empty());
     EXPECT_FALSE(cluster.device.source.empty());
   }
+}
+
+// A GPU takes as long in the cluster of a shipped job as in that on which its
+// rates were judged by measured steps.
+TEST(ShippedWorkloadsTest, DevicesOfOneNameAreEqual) {
+  std::map<std::string, DeviceSpec> devices;
+  int again = 0;
+  for (const std::string& name : ShippedClusterNames()) {
+    SCOPED_TRACE(name);
+    ASSERT_OK_AND_ASSIGN(ClusterSpec cluster,
+                         LoadCluster(name, kDataDir, ReadFile));
+    cluster.device.source.clear();
+    const auto [known, is_new] =
+        devices.emplace(cluster.device.name, cluster.device);
+    EXPECT_TRUE(known->second == cluster.device) << cluster.device.name;
+    again += is_new ? 0 : 1;
+  }
+  EXPECT_GE(again, 4);
 }
 
 TEST(ShippedWorkloadsTest, NoModelHasNotes) {

@@ -115,15 +115,16 @@ void AddMixer(const LayerSpec& layer, double t, KeptParts* kept) {
 }
 
 void AddFeedForward(const LayerSpec& layer, double t, bool fp8_inputs,
-                    KeptParts* kept) {
+                    double expert_imbalance, KeptParts* kept) {
   const FfnSpec& f = layer.ffn;
   const double h = Real(layer.hidden);
   double inner = Real(f.hidden);
-  // Copies of the input: one for each expert that a token visits.
-  double copies = 1;
+  // Rows of routed experts for each token: one for each expert that it visits,
+  // and more on the GPU whose experts get most.
+  double rows = 0;
   if (f.experts > 0) {
-    inner = Real((f.experts_per_token + f.shared_experts) * f.expert_hidden);
-    copies += Real(f.experts_per_token);
+    rows = Real(f.experts_per_token) * expert_imbalance;
+    inner = (rows + Real(f.shared_experts)) * Real(f.expert_hidden);
     // Scores, probabilities and choice.
     kept->rest.fp32 += t * 12 * Real(f.experts);
   }
@@ -132,8 +133,7 @@ void AddFeedForward(const LayerSpec& layer, double t, bool fp8_inputs,
   const double kept_before = fp8_inputs ? before / 2 : before;
   kept->rest.always += t * 2 * h;
   kept->of(OperatorGroup::kNorms).product_inputs += t * 2 * h;
-  kept->rest.product_inputs +=
-      t * (copies - 1) * 2 * Real(f.row_width(layer.hidden));
+  kept->rest.product_inputs += t * rows * 2 * Real(f.row_width(layer.hidden));
   if (f.latent > 0) {
     kept->rest.product_inputs += t * 2 * Real(f.latent);
     kept->rest.output_gradients += t * 2 * Real(f.latent);
@@ -150,7 +150,7 @@ void AddFeedForward(const LayerSpec& layer, double t, bool fp8_inputs,
 
 void AddTransformer(const LayerSpec& layer, const WorkShape& shape,
                     const ParallelLayout& parallel, bool fp8_inputs,
-                    KeptParts* kept) {
+                    double expert_imbalance, KeptParts* kept) {
   const double t = Real(LayerTokens(layer, shape));
   const double h = Real(layer.hidden);
   int blocks = 0;
@@ -171,7 +171,7 @@ void AddTransformer(const LayerSpec& layer, const WorkShape& shape,
     kept->rest.output_gradients +=
         t * (2 * width + 2 * h) + context * 4 * width;
   }
-  AddFeedForward(layer, t, fp8_inputs, kept);
+  AddFeedForward(layer, t, fp8_inputs, expert_imbalance, kept);
   if (layer.ffn.experts > 0 || layer.ffn.hidden > 0) ++blocks;
   if (layer.dropout) kept->rest.masks += t * h * blocks;
   if (layer.modulation.vectors > 0) {
@@ -183,12 +183,14 @@ void AddTransformer(const LayerSpec& layer, const WorkShape& shape,
 }
 
 KeptParts KeptBy(const LayerSpec& layer, const WorkShape& shape,
-                 const ParallelLayout& parallel, bool fp8_inputs) {
+                 const ParallelLayout& parallel, bool fp8_inputs,
+                 double expert_imbalance) {
   const double t = Real(LayerTokens(layer, shape));
   KeptParts kept;
   switch (layer.kind) {
     case LayerKind::kTransformer:
-      AddTransformer(layer, shape, parallel, fp8_inputs, &kept);
+      AddTransformer(layer, shape, parallel, fp8_inputs, expert_imbalance,
+                     &kept);
       break;
     case LayerKind::kEmbedding:
       kept.rest.product_inputs = t * 8;  // 64-bit ids.
@@ -250,9 +252,10 @@ void Convert(Precision precision, Kept* kept) {
 
 LayerActivations ActivationsOf(const LayerSpec& layer, const WorkShape& shape,
                                const ParallelLayout& parallel,
-                               Precision precision,
-                               bool fp8_activation_inputs) {
-  const KeptParts parts = KeptBy(layer, shape, parallel, fp8_activation_inputs);
+                               Precision precision, bool fp8_activation_inputs,
+                               double expert_imbalance) {
+  const KeptParts parts =
+      KeptBy(layer, shape, parallel, fp8_activation_inputs, expert_imbalance);
   const auto gpus = static_cast<double>(parallel.gpus_per_rank());
   const auto share = [&](double bytes) {
     return Bytes(static_cast<int64_t>(std::ceil(bytes / gpus)));

@@ -66,10 +66,12 @@ struct LayerActivations {
 };
 // Returns the bytes that the layer keeps on one GPU. With
 // `fp8_activation_inputs`, inputs of feed-forward activations take one byte.
+// Routed experts keep `expert_imbalance` times the mean, which is at least 1.
 LayerActivations ActivationsOf(const LayerSpec& layer, const WorkShape& shape,
                                const ParallelLayout& parallel,
                                Precision precision = Precision::kBf16,
-                               bool fp8_activation_inputs = false);
+                               bool fp8_activation_inputs = false,
+                               double expert_imbalance = 1);
 
 // Returns the bytes that the adapters of a layer keep in 16 bits, in addition
 // to those of a frozen layer: the inputs after dropout, the mask, and the

@@ -148,10 +148,10 @@ LayerCost PriceLayer(const LayerSpec& layer, const WorkShape& whole,
   const bool fp8_kept = setup.fp8_products && IsMegatron(setup) &&
                         layer.kind == LayerKind::kTransformer &&
                         setting.options.precision == Precision::kBf16;
-  const LayerActivations kept =
-      ActivationsOf(layer, shape, setting.parallel,
-                    fp8_kept ? Precision::kFp8 : setting.options.precision,
-                    setup.fp8_activation_inputs);
+  const LayerActivations kept = ActivationsOf(
+      layer, shape, setting.parallel,
+      fp8_kept ? Precision::kFp8 : setting.options.precision,
+      setup.fp8_activation_inputs, setting.options.expert_imbalance);
   const FrameworkPrices prices(layer, shape, setting.parallel, setup,
                                setting.cluster, setting.device, setting.costs,
                                setting.microbatches);
@@ -269,8 +269,9 @@ LayerCost PriceLayer(const LayerSpec& layer, const WorkShape& whole,
                     : adapters,
         cost.activations);
   }
-  cost.scratch = ScratchOf(layer, shape, setting.parallel,
-                           setting.options.precision, own_weights);
+  cost.scratch =
+      ScratchOf(layer, shape, setting.parallel, setting.options.precision,
+                own_weights, setting.options.expert_imbalance);
   // Forward: 16-bit logits, their fp32 copy and the log-softmax, which is kept.
   // Backward: the log-softmax, its gradient and that of the logits.
   cost.scratch.forward += (fp32_loss ? 8 : 0) * logits;

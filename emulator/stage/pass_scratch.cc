@@ -20,7 +20,7 @@ struct Scratch {
 
 // `t`: tokens of one GPU after context parallelism.
 Scratch OfTransformer(const LayerSpec& layer, double t,
-                      const ParallelLayout& parallel) {
+                      const ParallelLayout& parallel, double expert_imbalance) {
   const double tp = Real(parallel.tp);
   const double h = Real(layer.hidden);
   const FfnSpec& f = layer.ffn;
@@ -40,7 +40,7 @@ Scratch OfTransformer(const LayerSpec& layer, double t,
   double after = 2 * Real(f.hidden) * t / tp;
   double sent = 0;
   if (f.experts > 0) {
-    const double rows = t * Real(f.experts_per_token) / tp;
+    const double rows = t * Real(f.experts_per_token) * expert_imbalance / tp;
     before = per_row * Real(f.expert_hidden) * rows;
     after = 2 * Real(f.expert_hidden) * rows;
     sent = 2 * Real(f.row_width(layer.hidden)) * rows;
@@ -64,14 +64,14 @@ Scratch OfTransformer(const LayerSpec& layer, double t,
 
 PassScratch ScratchOf(const LayerSpec& layer, const WorkShape& shape,
                       const ParallelLayout& parallel, Precision precision,
-                      bool trained) {
+                      bool trained, double expert_imbalance) {
   const double tp = Real(parallel.tp);
   const double t = Real(LayerTokens(layer, shape)) / Real(parallel.cp);
   const double h = Real(layer.hidden);
   Scratch scratch;
   switch (layer.kind) {
     case LayerKind::kTransformer:
-      scratch = OfTransformer(layer, t, parallel);
+      scratch = OfTransformer(layer, t, parallel, expert_imbalance);
       break;
     case LayerKind::kLossHead:
       // The kept input gathered, its gradient, and the table's.

@@ -62,11 +62,12 @@ class ScratchOfLayers {
   Bytes after_{};  // The part of these that stays for weight gradients.
 };
 
-// Returns the scratch of a layer's passes; `trained`: it has weight gradients.
-// O(1) but for layers of many linears or convolutions.
+// Returns the scratch of a layer's passes; `trained`: it has weight gradients;
+// `expert_imbalance`: rows of its routed experts, relative to the mean. O(1)
+// but for layers of many linears or convolutions.
 PassScratch ScratchOf(const LayerSpec& layer, const WorkShape& shape,
                       const ParallelLayout& parallel, Precision precision,
-                      bool trained);
+                      bool trained, double expert_imbalance = 1);
 
 }  // namespace pipeloom::emulator
 

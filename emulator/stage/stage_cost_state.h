@@ -357,7 +357,9 @@ struct StageCostState {
         .options = {.precision = precision,
                     .attention_density = attention_density,
                     .dispatch = job.setup.dispatch,
-                    .expert_imbalance = job.setup.expert_imbalance,
+                    // A GPU with all experts gets what all of them get.
+                    .expert_imbalance =
+                        layout.parallel.ep > 1 ? job.setup.expert_imbalance : 1,
                     .fused_experts = job.setup.fused_experts,
                     .fp8_attention =
                         RunsFp8Attention(job.setup, DeviceOn(stage.rank)),

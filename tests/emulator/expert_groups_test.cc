@@ -176,6 +176,27 @@ TEST(ExpertSetup, ImbalanceStretchesTheExpertsAlone) {
   EXPECT_LT(uneven.forward, 2 * even.forward);
 }
 
+// A row of an expert of 768 in a layer of 2048 keeps its input, what goes into
+// the gated activation and what comes out of it, 16 bits each; eight rows a
+// token.
+TEST(ExpertSetup, TheFullestGpuKeepsTheRowsThatItsExpertsGet) {
+  constexpr int64_t kTokens = 4096;
+  constexpr int64_t kRows = 8 * kTokens * (2 * 2048 + 4 * 768 + 2 * 768);
+  const auto cost = [](double imbalance, int32_t ep) {
+    TrainingSetup setup;
+    setup.expert_imbalance = imbalance;
+    return StageCostModel(ExpertJob(setup, ep))
+        .Cost(Whole(), Sequences(1, kTokens), true);
+  };
+  const StageCost even = cost(1, 8);
+  const StageCost uneven = cost(1.5, 8);
+  EXPECT_EQ(uneven.activations, even.activations + Bytes(kRows / 2));
+  EXPECT_GT(uneven.scratch.fused, even.scratch.fused);
+  EXPECT_GT(uneven.scratch.forward, even.scratch.forward);
+  // A GPU that holds all experts gets the rows of all, however they differ.
+  EXPECT_EQ(cost(1.5, 1), cost(1, 1));
+}
+
 TEST(ExpertSetup, GraphsLaunchWhatTheHostCannot) {
   TrainingSetup host;
   host.host_per_kernel = Microseconds(10);

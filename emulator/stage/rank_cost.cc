@@ -6,6 +6,7 @@
 #include <set>
 #include <tuple>
 
+#include "base/numeric.h"
 #include "emulator/stage/stage_cost.h"
 #include "emulator/stage/stage_cost_state.h"
 
@@ -19,6 +20,49 @@ constexpr Bytes kContext{int64_t{1} << 30};
 // Workspaces of the product libraries: 32 MiB each for the framework and for
 // its fused layers, from Hopper on (PyTorch and TransformerEngine sources).
 constexpr Bytes kLibraries{int64_t{64} << 20};
+
+// Adds the all-reduce of the gradients of a table that an embedding and a loss
+// head on another rank share: between those two, once all passes are through
+// (Megatron-LM, finalize_model_grads.py: _allreduce_word_embedding_grads).
+void AddTiedTables(const StageCostState& state, const Partition& partition,
+                   IdVector<RankId, RankUpdate>* updates) {
+  for (const ModuleId m : state.job.model.modules.ids()) {
+    const ModuleSpec& module = state.job.model.modules[m];
+    if (state.job.IsFrozen(m) || module.adapter_rank > 0) continue;
+    const Stage* embedding = nullptr;
+    for (const Stage& stage : partition.stages) {
+      if (stage.module != m) continue;
+      for (int32_t i = 0; i < stage.num_layers; ++i) {
+        const LayerSpec& layer =
+            module.layers[LayerId(stage.first_layer.value() + i)];
+        if (layer.kind == LayerKind::kEmbedding) embedding = &stage;
+        if (!layer.tied || embedding == nullptr ||
+            embedding->rank == stage.rank) {
+          continue;
+        }
+        const ParallelLayout& parallel = state.LayoutOf(stage).parallel;
+        int64_t bytes =
+            CeilDiv(layer.vocab * layer.hidden, int64_t{parallel.tp}) *
+            GradientBytes(state.PrecisionOn(module, stage.rank),
+                          state.job.setup);
+        if (state.job.training.optimizer_sharding >=
+            OptimizerSharding::kZero2) {
+          bytes = CeilDiv(bytes, DenseReplicas(parallel));
+        }
+        // Each sends half of its own, then half of the sum.
+        const auto half = [&](RankId from, RankId to) {
+          return TransferBetween(state.job, state.view, from, to,
+                                 Bytes(CeilDiv(bytes, int64_t{2})))
+              .time;
+        };
+        const Duration time = 2 * std::max(half(embedding->rank, stage.rank),
+                                           half(stage.rank, embedding->rank));
+        (*updates)[embedding->rank].optimizer += time;
+        (*updates)[stage.rank].optimizer += time;
+      }
+    }
+  }
+}
 
 }  // namespace
 
@@ -143,6 +187,7 @@ IdVector<RankId, RankUpdate> StageCostModel::Updates(
     if (state.job.IsFrozen(stage.module)) continue;
     state.AddTraffic(state.CastBytes(stage), stage.rank, &all[stage.rank]);
   }
+  AddTiedTables(state, partition, &all);
   for (const RankId r : all.ids()) {
     RankUpdate& update = all[r];
     if (!update.parts.empty()) {

@@ -187,5 +187,43 @@ TEST(RankUpdate, PartsThatDoNotRunAreReducedAtOnceAndNeedNoWeights) {
   EXPECT_EQ(WaitForWeights(update, {&one, 1}), 75 - 40);
 }
 
+// Updates of a model of four layers, of which the embedding and the first block
+// are on rank 0, the others on `last`.
+IdVector<RankId, RankUpdate> WithTable(bool tied, const JobSpec& given,
+                                       int32_t last) {
+  JobSpec job = given;
+  job.model.modules[ModuleId(0)].layers[LayerId(3)].tied = tied;
+  Partition partition{.num_ranks = 3, .num_segments = 1};
+  partition.stages.push_back(StageOf(2));
+  partition.stages.push_back(StageOf(2, 0, 2));
+  partition.stages[StageId(1)].rank = RankId(last);
+  return StageCostModel(job).Updates(partition);
+}
+
+TEST(RankUpdate, ATableOnTwoRanksIsSummedBetweenThem) {
+  JobSpec job =
+      JobOf({{EmbeddingLayer(), Llama3Block(), Llama3Block(), LossHeadLayer()}},
+            {.tp = 4, .pp = 3, .dp = 2});
+  const auto more = [&](int32_t last, int32_t rank) {
+    return WithTable(true, job, last)[RankId(rank)].total() -
+           WithTable(false, job, last)[RankId(rank)].total();
+  };
+  const auto half = [&](int64_t bytes) {
+    return StageCostModel(job)
+        .TransferTime(RankId(0), RankId(2), Bytes(bytes / 2))
+        .time;
+  };
+  const int64_t table = int64_t{4096} * 128256 / 4;  // On a GPU.
+  EXPECT_EQ(more(2, 0), 2 * half(4 * table));
+  EXPECT_EQ(more(2, 2), more(2, 0));
+  EXPECT_EQ(more(2, 1), kZero);
+  // On one rank there is one table; each replica sums its own part of it.
+  EXPECT_EQ(more(0, 0), kZero);
+  job.training.optimizer_sharding = OptimizerSharding::kZero2;
+  EXPECT_EQ(more(2, 0), 2 * half(2 * table));
+  job.training.frozen_modules = {"m0"};
+  EXPECT_EQ(more(2, 0), kZero);
+}
+
 }  // namespace
 }  // namespace pipeloom::emulator

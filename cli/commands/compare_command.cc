@@ -332,6 +332,16 @@ class CompareCommand : public Command {
         const std::vector<Row> rows,
         studies::CompareStrategies(input, packed, costs, options,
                                    StudyContextOf(context)));
+    const emulator::StageCostModel& judging =
+        slow_costs == nullptr ? costs : *slow_costs;
+    for (const Row& row : rows) {
+      for (const studies::PlannedStep& step : row.steps) {
+        const auto notes = studies::MeetingNotes(judging, step);
+        if (notes.empty()) continue;
+        context.warn(absl::StrCat("note: ", row.schedule, ": ", notes[0]));
+        break;
+      }
+    }
     std::string heading =
         absl::StrFormat("%d step%s of %s, %d replica%s, %s, %s", packed.size(),
                         packed.size() == 1 ? "" : "s", input.batch_name,

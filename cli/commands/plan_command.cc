@@ -287,6 +287,11 @@ class PlanCommand : public Command {
       for (std::string& note : studies::MfuNotes(input.job, mfu)) {
         output.notes.push_back(std::move(note));
       }
+      for (const studies::PlannedStep& step : steps) {
+        const auto meeting = studies::MeetingNotes(*prepared.costs, step);
+        output.notes.insert(output.notes.end(), meeting.begin(), meeting.end());
+        if (!meeting.empty()) break;
+      }
     }
     for (const std::string& note : output.notes) {
       context.warn(absl::StrCat("note: ", note));

@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "emulator/cluster/meeting_replicas.h"
 #include "ir/job/device_generation.h"
 #include "partition/batching/balance_step.h"
 #include "planner/bounds/job_bound.h"
@@ -176,6 +177,53 @@ std::vector<std::string> MfuNotes(const JobSpec& job, double mfu) {
       "--costs-from), the operators' profile (--costs) and "
       "device.bf16_flops_per_second",
       100 * mfu, 100 * most)};
+}
+
+std::vector<std::string> MeetingNotes(const emulator::StageCostModel& costs,
+                                      const PlannedStep& step) {
+  const JobSpec& job = costs.job();
+  const int32_t meet = emulator::ReplicasThatMeet(job);
+  if (meet == 1 || step.replicas.size() < 2) return {};
+  std::vector<emulator::MeetingReplica> replicas;
+  for (const planner::PlanResult& r : step.replicas) {
+    replicas.push_back({.plan = &r.plan,
+                        .options = costs.ForReplica(r.plan.replica).Network()});
+  }
+  const absl::StatusOr<emulator::MeetingStep> meeting =
+      emulator::EmulateMeeting(job, replicas);
+  if (!meeting.ok()) return {};
+  const bool gathers =
+      job.training.optimizer_sharding == OptimizerSharding::kZero3;
+  const std::string why =
+      gathers ? absl::StrFormat(
+                    "step %d: %d replicas gather the weights of each pass "
+                    "together (training.optimizer_sharding)",
+                    step.step, meet)
+              : absl::StrFormat(
+                    "step %d: the experts of a layer are spread over %d "
+                    "replicas (parallel.ep), which meet in each of its passes",
+                    step.step, meet);
+  if (meeting->different.has_value()) {
+    return {absl::StrFormat(
+        "%s, but their plans have other passes or another order on rank %d "
+        "and cannot run together: that takes as many microbatches in each "
+        "replica, with the same modules in each, and a strategy whose order "
+        "does not depend on times, such as 1f1b; or %s",
+        why, meeting->different->value(),
+        gathers ? "a sharding below ZeRO-3"
+                : "experts on the GPUs of one rank")};
+  }
+  constexpr double kWorthSaying = 1.005;
+  if (ToSeconds(meeting->step_time) <=
+      kWorthSaying * ToSeconds(step.step_time())) {
+    return {};
+  }
+  return {absl::StrFormat(
+      "%s: together the step takes %s or more, as no pass ends before that of "
+      "the slowest of them; %s is predicted for replicas that do not wait for "
+      "each other",
+      why, FormatDuration(meeting->step_time),
+      FormatDuration(step.step_time()))};
 }
 
 Throughput ThroughputOf(const JobSpec& job,

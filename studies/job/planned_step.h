@@ -68,6 +68,13 @@ StepMeans MeansOf(const std::vector<PlannedStep>& steps);
 // are faster than 16-bit ones. None otherwise.
 std::vector<std::string> MfuNotes(const JobSpec& job, double mfu);
 
+// Returns a remark if replicas meet within passes
+// (emulator/cluster/meeting_replicas.h) and the step's plans, which are made
+// for each replica by itself, cannot run together, or take longer together than
+// predicted. None otherwise, or for a step of one replica.
+std::vector<std::string> MeetingNotes(const emulator::StageCostModel& costs,
+                                      const PlannedStep& step);
+
 // Rates of the whole job over several steps.
 struct Throughput {
   double samples_per_second = 0;

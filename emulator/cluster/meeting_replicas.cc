@@ -1,0 +1,121 @@
+#include "emulator/cluster/meeting_replicas.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/numeric.h"
+#include "base/status_macros.h"
+#include "emulator/step/step_engine.h"
+#include "emulator/step/step_program.h"
+
+namespace pipeloom::emulator {
+namespace {
+
+bool GathersInPasses(const JobSpec& job) {
+  return job.training.optimizer_sharding == OptimizerSharding::kZero3 &&
+         job.parallel.dp > 1 &&
+         !(job.setup.gathered_in_pipeline && job.parallel.pp > 1);
+}
+
+bool HasExperts(const ModuleSpec& module) {
+  return std::any_of(
+      module.layers.begin(), module.layers.end(), [](const LayerSpec& layer) {
+        return layer.kind == LayerKind::kTransformer && layer.ffn.experts > 0;
+      });
+}
+
+// A replica that is emulated.
+struct Replica {
+  StepProgram program{};
+  StepTimes times{};
+  // Slots of the passes in which it meets others, in program order. Indexed by
+  // rank.
+  std::vector<std::vector<size_t>> passes{};
+};
+
+absl::StatusOr<Replica> Compile(const JobSpec& job,
+                                const MeetingReplica& given) {
+  Replica replica;
+  PIPELOOM_ASSIGN_OR_RETURN(replica.program,
+                            CompileStep(*given.plan, given.options));
+  replica.times = TimesOf(replica.program, *given.plan, given.options);
+  replica.passes.resize(static_cast<size_t>(replica.program.num_ranks));
+  const bool gathers = GathersInPasses(job);
+  for (size_t slot = 0; slot < replica.program.task_of_slot.size(); ++slot) {
+    const Task& task =
+        given.plan->graph.task(replica.program.task_of_slot[slot]);
+    // Weight gradients of experts send no tokens.
+    if (gathers || (task.pass != Pass::kWeightGrad &&
+                    HasExperts(job.model.modules[task.module]))) {
+      replica.passes[static_cast<size_t>(task.rank.value())].push_back(slot);
+    }
+  }
+  return replica;
+}
+
+}  // namespace
+
+int32_t ReplicasThatMeet(const JobSpec& job) {
+  const ParallelLayout& parallel = job.parallel;
+  if (GathersInPasses(job)) return parallel.dp;
+  if (std::none_of(job.model.modules.begin(), job.model.modules.end(),
+                   HasExperts)) {
+    return 1;
+  }
+  const int64_t spread =
+      CeilDiv(parallel.expert_gpus(), int64_t{parallel.gpus_per_rank()});
+  return static_cast<int32_t>(std::clamp<int64_t>(spread, 1, parallel.dp));
+}
+
+absl::StatusOr<MeetingStep> EmulateMeeting(
+    const JobSpec& job, absl::Span<const MeetingReplica> replicas) {
+  std::vector<Replica> all;
+  for (const MeetingReplica& given : replicas) {
+    PIPELOOM_ASSIGN_OR_RETURN(Replica replica, Compile(job, given));
+    all.push_back(std::move(replica));
+  }
+  const auto task = [&](size_t d, size_t slot) -> const Task& {
+    return replicas[d].plan->graph.task(all[d].program.task_of_slot[slot]);
+  };
+  const auto group = static_cast<size_t>(ReplicasThatMeet(job));
+  MeetingStep step;
+  for (size_t first = 0; first < all.size(); first += group) {
+    const size_t end = std::min(first + group, all.size());
+    for (size_t rank = 0; rank < all[first].passes.size(); ++rank) {
+      const std::vector<size_t>& slots = all[first].passes[rank];
+      for (size_t d = first + 1; d < end; ++d) {
+        const std::vector<size_t>& others = all[d].passes[rank];
+        const bool same = std::equal(slots.begin(), slots.end(), others.begin(),
+                                     others.end(), [&](size_t a, size_t b) {
+                                       const Task& mine = task(first, a);
+                                       const Task& other = task(d, b);
+                                       return mine.stage == other.stage &&
+                                              mine.pass == other.pass;
+                                     });
+        if (!same) {
+          step.different = RankId(static_cast<int32_t>(rank));
+          return step;
+        }
+      }
+      for (size_t k = 0; k < slots.size(); ++k) {
+        int64_t longest = 0;
+        for (size_t d = first; d < end; ++d) {
+          longest =
+              std::max(longest, all[d].times.durations[all[d].passes[rank][k]]);
+        }
+        for (size_t d = first; d < end; ++d) {
+          all[d].times.durations[all[d].passes[rank][k]] = longest;
+        }
+      }
+    }
+  }
+  for (const Replica& replica : all) {
+    StepEngine engine(replica.program, replica.times);
+    PIPELOOM_RETURN_IF_ERROR(engine.Run());
+    step.step_time = std::max(step.step_time, Nanoseconds(engine.finish()));
+  }
+  return step;
+}
+
+}  // namespace pipeloom::emulator

@@ -1,0 +1,51 @@
+// Replicas that wait for each other within passes: those over which the experts
+// of a layer are spread, as each dispatch and combine joins them, and those
+// that share weights by ZeRO-3, as each gather joins them. Their ranks have to
+// run passes of such modules in one order, and no pass ends before that of the
+// slowest. Plans are made and predicted for each replica by itself.
+#ifndef PIPELOOM_EMULATOR_CLUSTER_MEETING_REPLICAS_H_
+#define PIPELOOM_EMULATOR_CLUSTER_MEETING_REPLICAS_H_
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/units.h"
+#include "emulator/step/emulate_options.h"
+#include "ir/ids.h"
+#include "ir/job/job_spec.h"
+#include "ir/plan/execution_plan.h"
+
+namespace pipeloom::emulator {
+
+// Returns how many neighbouring replicas meet: 0 to n - 1, the next n, ...; 1
+// if each is by itself. With ZeRO-3 under a pipeline whose weights stay
+// gathered for the step (TrainingSetup::gathered_in_pipeline), weights join
+// none.
+int32_t ReplicasThatMeet(const JobSpec& job);
+
+// The plan of a replica, and the network that it runs on.
+struct MeetingReplica {
+  const ExecutionPlan* plan = nullptr;
+  EmulateOptions options{};
+};
+
+// What becomes of plans of replicas that meet.
+struct MeetingStep {
+  // The first rank on which replicas that meet do not have the same passes in
+  // one order. The plans cannot run together.
+  std::optional<RankId> different{};
+  // The least time of the step, if every pass lasts as long as the longest of
+  // those that meet; without waiting for others to begin. 0 if `different`.
+  Duration step_time{};
+};
+
+// Emulates the plans of replicas 0, 1, ... of the job, not necessarily all.
+// Errors are those of EmulateStep. O(instructions + dependencies) of all.
+absl::StatusOr<MeetingStep> EmulateMeeting(
+    const JobSpec& job, absl::Span<const MeetingReplica> replicas);
+
+}  // namespace pipeloom::emulator
+
+#endif  // PIPELOOM_EMULATOR_CLUSTER_MEETING_REPLICAS_H_

@@ -31,7 +31,7 @@ struct MeetingReplica {
   EmulateOptions options{};
 };
 
-// What becomes of plans of replicas that meet.
+// Plans of replicas that meet, emulated together.
 struct MeetingStep {
   // The first rank on which replicas that meet do not have the same passes in
   // one order. The plans cannot run together.

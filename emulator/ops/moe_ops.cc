@@ -83,18 +83,23 @@ void LayerBuilder::Experts() {
   Gemm(rows, Real(f.experts), hidden_);
   Stream(MemoryKind::kOther, rows, Real(f.experts), 12 * rows * Real(f.experts),
          12 * rows * Real(f.experts));
-  // Experts that tensor parallelism divides work on the gathered tokens, as
-  // shared experts do; the tokens of the routed ones are kept.
+  // Experts that tensor parallelism divides work on gathered tokens, as shared
+  // experts do; the tokens of the routed ones are kept. Rows that an all-to-all
+  // brought are gathered after it, one for each expert of a token
+  // (Megatron-LM, token_dispatcher.py: MoEAlltoAllTokenDispatcher).
   const bool divided = parallel_.expert_tp != 1;
+  const bool gathers_rows = divided && parallel_.ep > 1 &&
+                            options_.dispatch == ExpertDispatch::kEachExpert;
+  const bool gathers_tokens = divided && !gathers_rows;
   const auto shared = [&] {
     if (f.shared_experts > 0) {
       Ffn(tokens_, hidden_, share(f.expert_hidden) * Real(f.shared_experts), 1);
     }
   };
   const size_t begin = Mark();
-  if (divided || f.shared_experts > 0) Enter(hidden_);
+  if (gathers_tokens || f.shared_experts > 0) Enter(hidden_);
   if (f.shared_experts > 0) MadeAgain(OperatorGroup::kProjections, begin);
-  if (!divided) {
+  if (!gathers_tokens) {
     shared();
     if (f.shared_experts > 0) Leave(hidden_);
   }
@@ -111,18 +116,24 @@ void LayerBuilder::Experts() {
   // sorted once more.
   const bool sorted = parallel_.ep > 1 && local > 1 &&
                       options_.dispatch == ExpertDispatch::kEachExpert;
+  // Widths of the rows of a token.
+  const double gathered =
+      width * Real(f.experts_per_token) * options_.expert_imbalance;
+  const double arrived = gathers_rows ? all : sent;
   Permute(sent);
   ExchangeRows(sent);
-  if (sorted) Permute(sent);
+  if (gathers_rows) Enter(gathered);
+  if (sorted) Permute(arrived);
   // Experts that no token reaches are not run.
   const double used = std::min(local, std::max(routed, 1.0));
   Ffn(routed / used, width, inner, used);
   AddExpertBias(routed);
-  if (sorted) Permute(sent);
+  if (sorted) Permute(arrived);
+  if (gathers_rows) Leave(gathered);
   ExchangeRows(sent);
   Permute(sent);
   if (f.latent > 0) Gemm(rows, hidden_, width);
-  if (divided) {
+  if (gathers_tokens) {
     shared();
     Leave(hidden_);
   }

@@ -114,7 +114,8 @@ void AddMixer(const LayerSpec& layer, double t, KeptParts* kept) {
   norms.always += t * 2 * mixed;
 }
 
-void AddFeedForward(const LayerSpec& layer, double t, bool fp8_inputs,
+void AddFeedForward(const LayerSpec& layer, double t,
+                    const ParallelLayout& parallel, bool fp8_inputs,
                     double expert_imbalance, KeptParts* kept) {
   const FfnSpec& f = layer.ffn;
   const double h = Real(layer.hidden);
@@ -133,7 +134,10 @@ void AddFeedForward(const LayerSpec& layer, double t, bool fp8_inputs,
   const double kept_before = fp8_inputs ? before / 2 : before;
   kept->rest.always += t * 2 * h;
   kept->of(OperatorGroup::kNorms).product_inputs += t * 2 * h;
-  kept->rest.product_inputs += t * rows * 2 * Real(f.row_width(layer.hidden));
+  // Each GPU that has a part of an expert keeps the whole of its rows.
+  const double holders = parallel.expert_tp == 1 ? 1 : Real(parallel.tp);
+  kept->rest.product_inputs +=
+      holders * t * rows * 2 * Real(f.row_width(layer.hidden));
   if (f.latent > 0) {
     kept->rest.product_inputs += t * 2 * Real(f.latent);
     kept->rest.output_gradients += t * 2 * Real(f.latent);
@@ -171,7 +175,7 @@ void AddTransformer(const LayerSpec& layer, const WorkShape& shape,
     kept->rest.output_gradients +=
         t * (2 * width + 2 * h) + context * 4 * width;
   }
-  AddFeedForward(layer, t, fp8_inputs, expert_imbalance, kept);
+  AddFeedForward(layer, t, parallel, fp8_inputs, expert_imbalance, kept);
   if (layer.ffn.experts > 0 || layer.ffn.hidden > 0) ++blocks;
   if (layer.dropout) kept->rest.masks += t * h * blocks;
   if (layer.modulation.vectors > 0) {

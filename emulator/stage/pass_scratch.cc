@@ -43,7 +43,9 @@ Scratch OfTransformer(const LayerSpec& layer, double t,
     const double rows = t * Real(f.experts_per_token) * expert_imbalance / tp;
     before = per_row * Real(f.expert_hidden) * rows;
     after = 2 * Real(f.expert_hidden) * rows;
-    sent = 2 * Real(f.row_width(layer.hidden)) * rows;
+    // Whole on each GPU that has a part of an expert.
+    sent = 2 * Real(f.row_width(layer.hidden)) * rows *
+           (parallel.expert_tp == 1 ? 1 : tp);
   }
   Scratch scratch;
   // The gradient coming in; gathered where a tensor-parallel region begins.

@@ -3,10 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <tuple>
+#include <variant>
+#include <vector>
 
 #include "emulator/cost/roofline_cost.h"
 #include "emulator/network/collective_cost.h"
 #include "emulator/network/group_placement.h"
+#include "emulator/ops/op_graph.h"
 #include "emulator/stage/layer_weights.h"
 #include "emulator/stage/stage_cost.h"
 #include "tests/emulator/helpers.h"
@@ -195,6 +199,65 @@ TEST(ExpertSetup, TheFullestGpuKeepsTheRowsThatItsExpertsGet) {
   EXPECT_GT(uneven.scratch.forward, even.scratch.forward);
   // A GPU that holds all experts gets the rows of all, however they differ.
   EXPECT_EQ(cost(1.5, 1), cost(1, 1));
+}
+
+// Bytes that tensor-parallel GPUs exchange in collectives of a kind.
+double TensorBytes(const std::vector<OpStep>& steps, Collective kind) {
+  double sum = 0;
+  for (const OpStep& step : steps) {
+    for (const Op& op : step.communication) {
+      const auto* collective = std::get_if<CollectiveOp>(&op);
+      if (collective != nullptr && collective->kind == kind &&
+          collective->group == GroupKind::kTensor) {
+        sum += collective->bytes;
+      }
+    }
+  }
+  return sum;
+}
+
+TEST(ExpertSetup, GpusOfAnExpertGatherTheRowsThatAnAllToAllBrought) {
+  constexpr int64_t kTokens = 4096;
+  const auto ops = [](int32_t expert_tp, int32_t ep, ExpertDispatch dispatch) {
+    return BuildLayerOps(MoeBlock(), Sequences(1, kTokens),
+                         {.tp = 4, .ep = ep, .dp = 8, .expert_tp = expert_tp},
+                         {}, {.dispatch = dispatch, .expert_imbalance = 1.5});
+  };
+  constexpr double kToken = 2 * 2048;  // Bytes.
+  const LayerOps whole = ops(1, 8, ExpertDispatch::kEachExpert);
+  const LayerOps divided = ops(4, 8, ExpertDispatch::kEachExpert);
+  const double rows = 1.5 * 8 * kTokens * kToken;
+  for (const auto& [pass, gathers, scatters] :
+       {std::tuple(&LayerOps::forward, Collective::kAllGather,
+                   Collective::kReduceScatter),
+        std::tuple(&LayerOps::backward, Collective::kReduceScatter,
+                   Collective::kAllGather)}) {
+    EXPECT_NEAR(
+        TensorBytes(divided.*pass, gathers) - TensorBytes(whole.*pass, gathers),
+        rows, 1);
+    EXPECT_NEAR(TensorBytes(divided.*pass, scatters) -
+                    TensorBytes(whole.*pass, scatters),
+                rows, 1);
+  }
+  // Without an all-to-all, tokens are gathered once, as for the shared expert.
+  EXPECT_EQ(TensorBytes(ops(4, 1, ExpertDispatch::kEachExpert).forward,
+                        Collective::kAllGather),
+            TensorBytes(whole.forward, Collective::kAllGather));
+  EXPECT_EQ(TensorBytes(ops(4, 8, ExpertDispatch::kEachGpu).forward,
+                        Collective::kAllGather),
+            TensorBytes(whole.forward, Collective::kAllGather));
+}
+
+TEST(ExpertSetup, GpusOfAnExpertKeepTheWholeOfItsRows) {
+  constexpr int64_t kTokens = 4096;
+  constexpr int64_t kRows = 8 * kTokens * 2 * 2048;  // Bytes.
+  const auto kept = [](int32_t expert_tp) {
+    const StageCostModel model(JobOf(
+        {{MoeBlock()}}, {.tp = 4, .ep = 2, .dp = 2, .expert_tp = expert_tp}));
+    return model.Cost(Whole(), Sequences(1, kTokens), true).activations;
+  };
+  EXPECT_EQ(kept(4) - kept(1), Bytes(kRows * 3 / 4));
+  EXPECT_EQ(kept(0), kept(4));
 }
 
 TEST(ExpertSetup, GraphsLaunchWhatTheHostCannot) {

@@ -109,6 +109,24 @@ absl::StatusOr<Found> PlanDeferred(const StepBatch& batch,
   return found;
 }
 
+// Returns the first replica with the same devices, speeds and links.
+int32_t FirstReplicaLike(const StepBatch& batch, int32_t replica) {
+  const emulator::StageCostModel& costs = batch.epoch->planner->costs();
+  int32_t first = 0;
+  while (&costs.ForReplica(first) != &costs.ForReplica(replica)) ++first;
+  return first;
+}
+
+PlanCacheKey KeyOf(const StepBatch& batch, int32_t replica,
+                   const Microbatches& microbatches) {
+  return MakePlanCacheKey(batch.epoch->context,
+                          FingerprintBuilder()
+                              .Add(batch.samples_print)
+                              .Add(FirstReplicaLike(batch, replica))
+                              .Build(),
+                          microbatches);
+}
+
 absl::StatusOr<Found> PlanOrFind(const ServedJob& job, const StepBatch& batch,
                                  int32_t replica, const SearchEffort& effort,
                                  const std::stop_token& stop,
@@ -127,8 +145,7 @@ absl::StatusOr<Found> PlanOrFind(const ServedJob& job, const StepBatch& batch,
       const Microbatches microbatches,
       partition::SplitMicrobatches(job.spec(), batch.packed, replica,
                                    job.partition()));
-  const PlanCacheKey key =
-      MakePlanCacheKey(batch.epoch->context, batch.samples_print, microbatches);
+  const PlanCacheKey key = KeyOf(batch, replica, microbatches);
   PlanCache::Found known = cache->Find(key, microbatches);
   if (known.equal != nullptr) {
     return Found{.result = std::move(known.equal), .cache_hit = true};

@@ -47,7 +47,7 @@ void PlanDesk::End(const std::vector<std::string>& jobs) {
 }
 
 void PlanDesk::Queue(const Submission& submission, int32_t replica,
-                     bool hurry) {
+                     const Fingerprint& search, bool hurry) {
   const StepBatch& batch = *submission.batch;
   const PlanKey key{submission.job->id(), batch.step, replica, batch.attempt};
   const Clock::time_point now = Clock::now();
@@ -57,6 +57,7 @@ void PlanDesk::Queue(const Submission& submission, int32_t replica,
   };
   work.cost = std::min<Duration>(submission.job->spec().search.deadline,
                                  options_.max_search);
+  work.like = search;
   if (!queue_.Submit(key, std::move(work))) return;  // The service ends.
   if (hurry) queue_.Hurry(key);
   timer_->At(now + options_.patience, [this, key] { queue_.MakeRoomFor(key); });
@@ -85,13 +86,21 @@ absl::StatusOr<ReadyPlan> PlanDesk::FindOrMake(const PlanKey& key,
                    {"kept_as", kept.ok() ? *kept : std::string("-")}});
     }
   }
-  const int32_t busy = std::max(1, queue_.running() + queue_.queued());
+  const int32_t busy = std::max(1, queue_.ready());
   const int32_t threads = std::max(1, options_.threads / busy);
-  return MakeReadyPlan(*submission.job, batch, key.replica,
-                       {.threads = threads,
-                        .workers = options_.workers,
-                        .most = options_.max_search},
-                       stop, &cache_);
+  absl::StatusOr<ReadyPlan> made =
+      MakeReadyPlan(*submission.job, batch, key.replica,
+                    {.threads = threads,
+                     .workers = options_.workers,
+                     .most = options_.max_search},
+                    stop, &cache_);
+  if (made.ok()) {
+    // The plan of a search that was cut short serves those who have no time.
+    queue_.SetFree(key, made->quality == v1::PLAN_QUALITY_BEST_SO_FAR
+                            ? PlanAhead::Waiters::kHurried
+                            : PlanAhead::Waiters::kAll);
+  }
+  return made;
 }
 
 void PlanDesk::Count(const ReadyPlan& plan, nanoseconds search) {
@@ -163,7 +172,8 @@ void PlanDesk::Make(const PlanKey& key, const Submission& submission,
   s.set_latency_ns(nanoseconds(Clock::now() - submitted).count());
   Count(*ready, end - begin);
   DeskResult result{.key = key, .submission = submission, .statistics = s};
-  if (hurried) result.hurried = Clock::now() - begin;
+  // One that was found says nothing about how long others take.
+  if (hurried && s.search_ns() > 0) result.hurried = Clock::now() - begin;
   // Made before the plan is handed on, so that answering threads only pass on
   // bytes.
   MakeShares(&*ready);

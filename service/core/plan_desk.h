@@ -77,8 +77,10 @@ class PlanDesk {
   void End(const std::vector<std::string>& jobs);
 
   // Queues a replica's plan; it is made after one of the same key that runs
-  // already. `hurry`: there is no time to search.
-  void Queue(const Submission& submission, int32_t replica, bool hurry);
+  // already, and after one of the job with the same SearchOf, `search`.
+  // `hurry`: there is no time to search.
+  void Queue(const Submission& submission, int32_t replica,
+             const Fingerprint& search, bool hurry);
 
   PlanAhead& queue() { return queue_; }
   const PlanAhead& queue() const { return queue_; }

@@ -189,12 +189,13 @@ void PlannerCore::LogUnusedMedia(const std::string& id,
 void PlannerCore::Enqueue(const Submission& submission, int32_t replica) {
   const StepBatch& batch = *submission.batch;
   const PlanKey key{submission.job->id(), batch.step, replica, batch.attempt};
+  const Fingerprint search = SearchOf(*submission.job, batch, replica);
   // With the lock, so that a job that is closed leaves nothing in the queue.
   const MutexLock lock(&mutex_);
   if (draining_ || table_.FindStep(key, submission.batch) == nullptr) return;
   // A call may have waited for this plan for so long that there is no time to
   // search.
-  desk_->Queue(submission, replica, calls_.IsUrgent(key, Clock::now()));
+  desk_->Queue(submission, replica, search, calls_.IsUrgent(key, Clock::now()));
 }
 
 bool PlannerCore::Wants(const PlanKey& key, const Submission& submission,

@@ -127,6 +127,11 @@ PlanCacheKey KeyOf(const StepBatch& batch, int32_t replica,
                           microbatches);
 }
 
+// Returns whether each step is planned anew.
+bool PlansAnew(const ServedJob& job, const StepBatch& batch) {
+  return job.defer_surplus() && !batch.as_given;
+}
+
 absl::StatusOr<Found> PlanOrFind(const ServedJob& job, const StepBatch& batch,
                                  int32_t replica, const SearchEffort& effort,
                                  const std::stop_token& stop,
@@ -137,7 +142,7 @@ absl::StatusOr<Found> PlanOrFind(const ServedJob& job, const StepBatch& batch,
   input.step = batch.step;
   input.replica = replica;
   input.seed = search.seed;
-  if (job.defer_surplus() && !batch.as_given) {
+  if (PlansAnew(job, batch)) {
     input.budget = StartBudget(search, effort, stop);
     return PlanDeferred(batch, input);
   }
@@ -149,6 +154,11 @@ absl::StatusOr<Found> PlanOrFind(const ServedJob& job, const StepBatch& batch,
   PlanCache::Found known = cache->Find(key, microbatches);
   if (known.equal != nullptr) {
     return Found{.result = std::move(known.equal), .cache_hit = true};
+  }
+  if (known.cut_short != nullptr && stop.stop_requested()) {
+    return Found{.result = std::move(known.cut_short),
+                 .cache_hit = true,
+                 .cut_short = true};
   }
   input.budget = StartBudget(search, effort, stop);
   // A search by evaluations gives the same plan on every machine; the history
@@ -169,11 +179,13 @@ absl::StatusOr<Found> PlanOrFind(const ServedJob& job, const StepBatch& batch,
         *known.similar, &result,
         batch.epoch->planner->costs().ForReplica(replica).Network());
   }
-  auto shared = std::make_shared<const planner::PlanResult>(std::move(result));
-  // A search that was cut short is not cached, as an equal step may get more
-  // time.
-  if (!found.cut_short) cache->Insert(key, shared);
-  found.result = std::move(shared);
+  found.result = std::make_shared<const planner::PlanResult>(std::move(result));
+  if (known.cut_short != nullptr && may_learn &&
+      known.cut_short->predicted.finish < found.result->predicted.finish) {
+    found.result = std::move(known.cut_short);
+  }
+  cache->Insert(key, found.result,
+                found.cut_short ? SearchEnd::kCutShort : SearchEnd::kFull);
   return found;
 }
 
@@ -284,6 +296,16 @@ Bytes SizeOf(const ReadyPlan& ready) {
 }
 
 }  // namespace
+
+Fingerprint SearchOf(const ServedJob& job, const StepBatch& batch,
+                     int32_t replica) {
+  if (PlansAnew(job, batch)) return {};
+  const absl::StatusOr<Microbatches> microbatches =
+      partition::SplitMicrobatches(job.spec(), batch.packed, replica,
+                                   job.partition());
+  return microbatches.ok() ? KeyOf(batch, replica, *microbatches).exact
+                           : Fingerprint();
+}
 
 PlanOrigin OriginOf(const StepBatch& batch) {
   return {.job = batch.job,

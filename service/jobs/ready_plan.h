@@ -66,10 +66,16 @@ struct SearchEffort {
   std::chrono::nanoseconds most{};           // The longest that it may take.
 };
 
+// Returns a fingerprint of all that a search for a replica's plan depends on:
+// an equal one finds its plan in the cache. Zeros: plans are not cached, or
+// none can be made. O(instances).
+Fingerprint SearchOf(const ServedJob& job, const StepBatch& batch,
+                     int32_t replica);
+
 // Plans one replica of a batch: takes the plan from the cache if an equal one
-// is there, else searches until the job's deadline (at most
-// effort.most) or its
-// evaluations are used up, or `stop` is requested. The caller adds the
+// is there, else searches until the job's deadline (at most effort.most) or its
+// evaluations are used up, or `stop` is requested. If it is requested already,
+// the plan of an equal search that was cut short does. The caller adds the
 // statistics of time in the queue. FailedPrecondition: no plan fits the memory
 // limit. Internal: the independent check refused the plan.
 absl::StatusOr<ReadyPlan> MakeReadyPlan(const ServedJob& job,

@@ -18,14 +18,87 @@ bool PlanAhead::Submit(const PlanKey& key, Work work) {
       return true;
     }
     Job& job = jobs_[key.job];
+    if (job.queue.contains(key) || AwaitedBy(key) != nullptr) return false;
     const bool idle = job.queue.empty() && job.running == 0;
-    if (!job.queue.try_emplace(key, std::move(work)).second) return false;
     if (idle) job.charged = std::max(job.charged, floor_);
-    ++queued_;
+    Place(key, {.work = std::move(work)});
     ++counters_.submitted;
   }
   changed_.NotifyAll();
   return true;
+}
+
+PlanAhead::Running* PlanAhead::RunningLike(const std::string& job,
+                                           const Fingerprint& like) {
+  if (like == Fingerprint()) return nullptr;
+  for (auto& [key, running] : running_) {
+    if (key.job == job && running.like == like) return &running;
+  }
+  return nullptr;
+}
+
+PlanAhead::Running* PlanAhead::AwaitedBy(const PlanKey& key) {
+  for (auto& [other, running] : running_) {
+    if (running.waiting.contains(key)) return &running;
+  }
+  return nullptr;
+}
+
+void PlanAhead::Place(const PlanKey& key, Waiting placed) {
+  if (Running* first = RunningLike(key.job, placed.work.like)) {
+    if (placed.hurried) first->stop.request_stop();
+    first->waiting.emplace(key, std::move(placed));
+    ++waiting_;
+    return;
+  }
+  jobs_[key.job].queue.emplace(key, std::move(placed.work));
+  if (placed.hurried) hurried_.insert(key);
+  ++queued_;
+}
+
+PlanAhead::Running& PlanAhead::Begin(const PlanKey& key,
+                                     const Fingerprint& like) {
+  Running& running = running_[key];
+  running.begun = next_begun_++;
+  running.like = like;
+  if (like == Fingerprint()) return running;
+  auto& queue = jobs_.at(key.job).queue;
+  for (auto it = queue.begin(); it != queue.end();) {
+    if (it->second.like != like) {
+      ++it;
+      continue;
+    }
+    const bool hurried = hurried_.erase(it->first) > 0;
+    if (hurried) running.stop.request_stop();
+    running.waiting.emplace(
+        it->first, Waiting{.work = std::move(it->second), .hurried = hurried});
+    --queued_;
+    ++waiting_;
+    it = queue.erase(it);
+  }
+  return running;
+}
+
+void PlanAhead::SetFree(const PlanKey& key, Waiters which) {
+  {
+    const MutexLock lock(&mutex_);
+    const auto running = running_.find(key);
+    if (running == running_.end()) return;
+    auto& waiting = running->second.waiting;
+    for (auto it = waiting.begin(); it != waiting.end();) {
+      if (which == Waiters::kHurried && !it->second.hurried) {
+        ++it;
+        continue;
+      }
+      it->second.work.like = {};
+      Place(it->first, std::move(it->second));
+      --waiting_;
+      it = waiting.erase(it);
+    }
+    // Later work that is like it does not wait either.
+    if (which == Waiters::kAll) running->second.like = {};
+  }
+  changed_.NotifyAll();
 }
 
 void PlanAhead::Hurry(const PlanKey& key) {
@@ -34,6 +107,13 @@ void PlanAhead::Hurry(const PlanKey& key) {
     if (const auto running = running_.find(key); running != running_.end()) {
       if (running->second.stop.request_stop()) ++counters_.hurried;
       running->second.next_hurried = running->second.next.has_value();
+      return;
+    }
+    if (Running* first = AwaitedBy(key)) {
+      Waiting& waiting = first->waiting.at(key);
+      if (!waiting.hurried) ++counters_.hurried;
+      waiting.hurried = true;
+      first->stop.request_stop();
       return;
     }
     const auto job = jobs_.find(key.job);
@@ -88,6 +168,11 @@ void PlanAhead::Cancel(const std::string& job) {
       running.stop.request_stop();
       if (running.next.has_value()) dropped.push_back(*std::move(running.next));
       running.next.reset();
+      waiting_ -= static_cast<int32_t>(running.waiting.size());
+      for (auto& [other, waiting] : running.waiting) {
+        dropped.push_back(std::move(waiting.work));
+      }
+      running.waiting.clear();
     }
     const auto found = jobs_.find(job);
     if (found == jobs_.end()) return;
@@ -139,8 +224,7 @@ PlanAhead::Taken PlanAhead::Take(Lane lane) {
     const PlanKey key = *hurried_.begin();
     hurried_.erase(hurried_.begin());
     Taken taken = TakeOut(key);
-    Running& running = running_[key];
-    running.begun = next_begun_++;
+    Running& running = Begin(key, taken.work.like);
     running.hurried = true;
     running.stop.request_stop();
     return taken;
@@ -156,7 +240,7 @@ PlanAhead::Taken PlanAhead::Take(Lane lane) {
   }
   const PlanKey key = *next;
   Taken taken = TakeOut(key);
-  running_[key].begun = next_begun_++;
+  Begin(key, taken.work.like);
   return taken;
 }
 
@@ -192,10 +276,12 @@ void PlanAhead::Finished(const PlanKey& key) {
   ++counters_.finished;
   Job& job = jobs_.at(key.job);  // It stays while something of it runs.
   --job.running;
+  for (auto& [other, waiting] : over.waiting) {
+    Place(other, std::move(waiting));
+    --waiting_;
+  }
   if (over.next.has_value()) {
-    job.queue.emplace(key, *std::move(over.next));
-    if (over.next_hurried) hurried_.insert(key);
-    ++queued_;
+    Place(key, {.work = *std::move(over.next), .hurried = over.next_hurried});
   }
   // A job without work is forgotten once others have caught up with it, so
   // that it cannot shed its charge by a short pause.
@@ -215,15 +301,23 @@ void PlanAhead::Close() {
 
 int32_t PlanAhead::queued() const {
   const MutexLock lock(&mutex_);
-  return queued_;
+  return queued_ + waiting_;
 }
 
 int32_t PlanAhead::queued(const std::string& job) const {
   const MutexLock lock(&mutex_);
   const auto found = jobs_.find(job);
-  return found == jobs_.end()
-             ? 0
-             : static_cast<int32_t>(found->second.queue.size());
+  if (found == jobs_.end()) return 0;
+  size_t all = found->second.queue.size();
+  for (const auto& [key, running] : running_) {
+    if (key.job == job) all += running.waiting.size();
+  }
+  return static_cast<int32_t>(all);
+}
+
+int32_t PlanAhead::ready() const {
+  const MutexLock lock(&mutex_);
+  return queued_ + static_cast<int32_t>(running_.size());
 }
 
 int32_t PlanAhead::running() const {

@@ -12,6 +12,9 @@
 // delay a trainer that has gone on without them. Otherwise the earliest step
 // goes first, then the smallest replica.
 //
+// Work of a job that is like running work of the job waits for it, so that what
+// comes of one search serves all (Work::like).
+//
 // All methods may be called from any thread; `work` is called without a lock.
 #ifndef PIPELOOM_SERVICE_PLANS_PLAN_AHEAD_H_
 #define PIPELOOM_SERVICE_PLANS_PLAN_AHEAD_H_
@@ -26,6 +29,7 @@
 #include <string>
 
 #include "absl/base/thread_annotations.h"
+#include "base/fingerprint.h"
 #include "base/mutex.h"
 #include "base/units.h"
 
@@ -60,6 +64,9 @@ class PlanAhead {
     std::function<void()> cancelled{};
     // Search time that the job is charged with; at least 1 ns.
     Duration cost{1};
+    // Fingerprint of the search. Works of a job with an equal one run one after
+    // another, unless they are set free (SetFree). Zeros: unlike any.
+    Fingerprint like{};
   };
 
   // Kind of work that a lent thread takes.
@@ -72,9 +79,19 @@ class PlanAhead {
   // and does nothing if the key is queued already, or if the queue is closed.
   bool Submit(const PlanKey& key, Work work);
 
-  // Asks for the best plan as soon as possible. Without effect on a key that
-  // is neither queued nor running.
+  // Asks for the best plan as soon as possible; if the key waits for work that
+  // is like it, of that work. Without effect on a key that is neither queued
+  // nor running.
   void Hurry(const PlanKey& key);
+
+  // Which of the works that wait for a running one may go on.
+  enum class Waiters {
+    kAll,
+    kHurried,
+  };
+  // Lets works that wait for the running work of `key`, as they are like it,
+  // run from now on: its result is known to them, so that they need no search.
+  void SetFree(const PlanKey& key, Waiters which);
 
   // Notes that somebody waits for the plan, or (Leave) has stopped waiting:
   // calls come in pairs. The key need not be queued.
@@ -101,6 +118,9 @@ class PlanAhead {
   int32_t queued() const;
   int32_t queued(const std::string& job) const;
   int32_t running() const;
+  // Returns how many plans run, or could if there were threads enough: those
+  // that wait for a like one do not count.
+  int32_t ready() const;
   PlanAheadCounters counters() const;
 
  private:
@@ -109,12 +129,19 @@ class PlanAhead {
     int64_t charged = 0;  // Search time given so far, in ns.
     int32_t running = 0;
   };
+  // Work that waits for running work that is like it.
+  struct Waiting {
+    Work work{};
+    bool hurried = false;
+  };
   struct Running {
     std::stop_source stop{};
     int64_t begun = 0;           // Its number in the order of beginnings.
     bool hurried = false;        // Whether it was stopped from the beginning.
     std::optional<Work> next{};  // Queued when this ends; not in queued().
     bool next_hurried = false;
+    Fingerprint like{};
+    std::map<PlanKey, Waiting> waiting{};  // Queued when this ends.
   };
   struct Taken {
     PlanKey key{};
@@ -122,6 +149,17 @@ class PlanAhead {
   };
 
   bool HasWork(Lane lane) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Queues the work, or lets it wait for running work that is like it.
+  void Place(const PlanKey& key, Waiting placed)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Returns running work of the job that is like it, or null.
+  Running* RunningLike(const std::string& job, const Fingerprint& like)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Returns the running work for which the key waits, or null.
+  Running* AwaitedBy(const PlanKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Begins the work of a key: lets what is like it wait.
+  Running& Begin(const PlanKey& key, const Fingerprint& like)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Taken Take(Lane lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Taken TakeOut(const PlanKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Finished(const PlanKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -139,7 +177,9 @@ class PlanAhead {
   int64_t next_begun_ ABSL_GUARDED_BY(mutex_) = 0;
   // The largest charge, in ns, that a job had when it was served.
   int64_t floor_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Numbers of works in the jobs' queues, and of those that wait for like ones.
   int32_t queued_ ABSL_GUARDED_BY(mutex_) = 0;
+  int32_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   PlanAheadCounters counters_ ABSL_GUARDED_BY(mutex_){};
 };

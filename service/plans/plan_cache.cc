@@ -95,9 +95,12 @@ PlanCache::Found PlanCache::Find(const PlanCacheKey& key,
   Found found;
   if (const auto equal = exact_.find(key.exact); equal != exact_.end()) {
     entries_.splice(entries_.begin(), entries_, equal->second);
-    ++counters_.hits;
-    found.equal = equal->second->plan;
-    return found;
+    if (equal->second->end == SearchEnd::kFull) {
+      ++counters_.hits;
+      found.equal = equal->second->plan;
+      return found;
+    }
+    found.cut_short = equal->second->plan;
   }
   // Equal keys are in order of insertion.
   const auto [begin, end] = similar_.equal_range(key.similar);
@@ -117,7 +120,8 @@ PlanCache::Found PlanCache::Find(const PlanCacheKey& key,
     if (found.carried.size() == kMaxCarried || ++looked_at > kMaxLookedAt) {
       break;
     }
-    if (entry.key.job == key.job && entry.plan->carried != nullptr) {
+    if (entry.end == SearchEnd::kFull && entry.key.job == key.job &&
+        entry.plan->carried != nullptr) {
       found.carried.push_back(entry.plan->carried);
     }
   }
@@ -140,10 +144,18 @@ void PlanCache::Drop(Entries::iterator entry) {
 }
 
 void PlanCache::Insert(const PlanCacheKey& key,
-                       std::shared_ptr<const planner::PlanResult> plan) {
+                       std::shared_ptr<const planner::PlanResult> plan,
+                       SearchEnd end) {
   const Bytes size = SizeOf(*plan);
   const MutexLock lock(&mutex_);
   if (const auto old = exact_.find(key.exact); old != exact_.end()) {
+    const Entry& known = *old->second;
+    if (known.end == end
+            ? known.plan->predicted.finish <= plan->predicted.finish
+            : known.end == SearchEnd::kFull) {
+      entries_.splice(entries_.begin(), entries_, old->second);
+      return;
+    }
     Drop(old->second);
   }
   if (size > capacity_) return;
@@ -151,9 +163,11 @@ void PlanCache::Insert(const PlanCacheKey& key,
     Drop(std::prev(entries_.end()));
     ++counters_.evictions;
   }
-  entries_.push_front({key, std::move(plan), size});
+  entries_.push_front({key, std::move(plan), size, end});
   exact_.emplace(key.exact, entries_.begin());
-  similar_.emplace(key.similar, entries_.begin());
+  if (end == SearchEnd::kFull) {
+    similar_.emplace(key.similar, entries_.begin());
+  }
   counters_.size += size;
   ++counters_.plans;
 }

@@ -53,6 +53,12 @@ struct PlanCacheCounters {
   Bytes size{};
 };
 
+// How far the search of a plan went.
+enum class SearchEnd {
+  kFull,
+  kCutShort,  // A stop was requested before it had used up its budget.
+};
+
 // The cache. Thread-safe.
 class PlanCache {
  public:
@@ -64,19 +70,26 @@ class PlanCache {
   struct Found {
     std::shared_ptr<const planner::PlanResult>
         equal{};  // Null if there is none.
+    // The plan of a search for an equal step that was cut short: the answer for
+    // whoever has no time to search. Null if there is none, or if `equal` is
+    // set.
+    std::shared_ptr<const planner::PlanResult> cut_short{};
     // Null if there is none, or if `equal` is set.
     std::shared_ptr<const planner::PlanResult> similar{};
     // PlanResult::carried of the job's latest plans; empty if `equal` is set.
     std::vector<std::shared_ptr<const CarriedStep>> carried{};
   };
   // Looks up a plan. `similar` is, among the latest plans with this structure,
-  // the one whose shapes are nearest. O(log plans + sub-microbatches).
+  // the one whose shapes are nearest; plans of searches that were cut short are
+  // neither similar nor carried. O(log plans + sub-microbatches).
   Found Find(const PlanCacheKey& key, const Microbatches& microbatches);
 
-  // Adds a plan and replaces one of equal key. A plan that is larger than the
-  // capacity is not kept.
+  // Adds a plan. Of two plans of equal key, that of a full search stays, and if
+  // both are or neither is, the one with the shorter step. A plan that is
+  // larger than the capacity is not kept.
   void Insert(const PlanCacheKey& key,
-              std::shared_ptr<const planner::PlanResult> plan);
+              std::shared_ptr<const planner::PlanResult> plan,
+              SearchEnd end = SearchEnd::kFull);
 
   PlanCacheCounters counters() const;
 
@@ -85,6 +98,7 @@ class PlanCache {
     PlanCacheKey key{};
     std::shared_ptr<const planner::PlanResult> plan{};
     Bytes size{};
+    SearchEnd end = SearchEnd::kFull;
   };
   using Entries = std::list<Entry>;  // The most recently used one is first.
 

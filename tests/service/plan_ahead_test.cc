@@ -195,6 +195,98 @@ TEST_F(PlanAheadTest, WorkWakesAThreadThatTakesIt) {
   }
 }
 
+// Begins work of step 0 that is like steps 1 and 2, and those; `search` is what
+// the first one does.
+class LikeWorkTest : public PlanAheadTest {
+ protected:
+  static constexpr Fingerprint kLike{1, 2};
+
+  void Run(const std::function<void(const std::stop_token&)>& search) {
+    const auto add = [this](const std::string& job, int64_t step,
+                            std::function<void(const std::stop_token&)> run) {
+      EXPECT_TRUE(ahead_.Submit({job, step, 0},
+                                {.run = std::move(run), .like = kLike}));
+    };
+    const auto done = [this](const char* name) {
+      return [this, name](const std::stop_token& stop) {
+        done_.push_back(name + std::string(stop.stop_requested() ? "!" : ""));
+      };
+    };
+    add("a", 1, done("a1"));
+    add("a", 0, [&](const std::stop_token& stop) {
+      add("a", 2, done("a2"));
+      EXPECT_FALSE(Add("a", 1)) << "a key is taken once";
+      EXPECT_FALSE(Add("a", 2)) << "a key is taken once";
+      EXPECT_EQ(ahead_.queued(), 2);
+      EXPECT_EQ(ahead_.queued("a"), 2);
+      EXPECT_EQ(ahead_.ready(), 1);
+      search(stop);
+      done_.push_back("a0");
+    });
+    EXPECT_TRUE(ahead_.RunNext(PlanAhead::Lane::kAll, {}));
+  }
+};
+
+TEST_F(LikeWorkTest, ItWaitsUntilWhatRunsHasEnded) {
+  Run([this](const std::stop_token&) {
+    Add("a", 3);
+    // Only what is unlike it can run.
+    EXPECT_EQ(ahead_.ready(), 2);
+    EXPECT_TRUE(ahead_.RunNext(PlanAhead::Lane::kAll, {}));
+    EXPECT_THAT(done_, ElementsAre("a3.0"));
+  });
+  EXPECT_THAT(Finish(), ElementsAre("a3.0", "a0", "a1", "a2"));
+}
+
+TEST_F(LikeWorkTest, OtherJobsDoNotWait) {
+  Run([this](const std::stop_token&) {
+    PlanAhead::Work work;
+    work.run = [this](const std::stop_token&) { done_.push_back("b1"); };
+    work.like = kLike;
+    ASSERT_TRUE(ahead_.Submit({"b", 1, 0}, std::move(work)));
+    EXPECT_TRUE(ahead_.RunNext(PlanAhead::Lane::kAll, {}));
+  });
+  EXPECT_THAT(Finish(), ElementsAre("b1", "a0", "a1", "a2"));
+}
+
+TEST_F(LikeWorkTest, HurryingItStopsWhatItWaitsFor) {
+  Run([this](const std::stop_token& stop) {
+    EXPECT_FALSE(stop.stop_requested());
+    ahead_.Hurry({"a", 2, 0});
+    EXPECT_TRUE(stop.stop_requested());
+    ahead_.SetFree({"a", 0, 0}, PlanAhead::Waiters::kHurried);
+    EXPECT_TRUE(ahead_.RunNext(PlanAhead::Lane::kHurried, {}));
+    EXPECT_EQ(ahead_.queued(), 1);
+  });
+  EXPECT_THAT(Finish(), ElementsAre("a2!", "a0", "a1"));
+  EXPECT_EQ(ahead_.counters().hurried, 1);
+}
+
+TEST_F(LikeWorkTest, WhatIsSetFreeRunsAtOnceAndAlsoWhatComesLater) {
+  Run([this](const std::stop_token&) {
+    ahead_.SetFree({"a", 0, 0}, PlanAhead::Waiters::kAll);
+    EXPECT_EQ(ahead_.ready(), 3);
+    EXPECT_TRUE(ahead_.RunNext(PlanAhead::Lane::kAll, {}));
+    EXPECT_TRUE(ahead_.RunNext(PlanAhead::Lane::kAll, {}));
+    PlanAhead::Work work;
+    work.run = [this](const std::stop_token&) { done_.push_back("a4"); };
+    work.like = kLike;
+    ASSERT_TRUE(ahead_.Submit({"a", 4, 0}, std::move(work)));
+    EXPECT_TRUE(ahead_.RunNext(PlanAhead::Lane::kAll, {}));
+  });
+  EXPECT_THAT(Finish(), ElementsAre("a1", "a2", "a4", "a0"));
+}
+
+TEST_F(LikeWorkTest, CancellingDropsItToo) {
+  Run([this](const std::stop_token& stop) {
+    ahead_.Cancel("a");
+    EXPECT_TRUE(stop.stop_requested());
+    EXPECT_EQ(ahead_.queued(), 0);
+  });
+  EXPECT_THAT(Finish(), ElementsAre("a0"));
+  EXPECT_EQ(ahead_.counters().cancelled, 2);
+}
+
 TEST_F(PlanAheadTest, AStopEndsTheWaiting) {
   std::jthread worker([this](const std::stop_token& stop) {
     EXPECT_FALSE(ahead_.RunNext(PlanAhead::Lane::kAll, stop));

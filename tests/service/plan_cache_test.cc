@@ -122,6 +122,33 @@ TEST_F(PlanCacheTest, TheSizeIsKeptAndThePlanUsedLastStays) {
   EXPECT_EQ(small.counters().plans, 0);
 }
 
+TEST_F(PlanCacheTest, OfTwoPlansTheFullSearchsStaysThenTheFaster) {
+  ASSERT_OK_AND_ASSIGN(const auto fast,
+                       Plan(testing::RandomBatch(3, 12, 2), 1));
+  auto changed = std::make_shared<PlanResult>(*fast);
+  changed->predicted.finish += Microseconds(1);
+  const std::shared_ptr<const PlanResult> slow = changed;
+  const PlanCacheKey key = KeyOf(*fast);
+  PlanCache cache(Bytes(int64_t{1} << 30));
+  const auto find = [&] { return cache.Find(key, fast->microbatches); };
+  cache.Insert(key, slow, SearchEnd::kCutShort);
+  cache.Insert(key, fast, SearchEnd::kCutShort);
+  cache.Insert(key, slow, SearchEnd::kCutShort);
+  EXPECT_EQ(find().cut_short, fast);
+  // Neither an answer to whoever has time, nor one to learn from.
+  EXPECT_EQ(find().equal, nullptr);
+  EXPECT_EQ(find().similar, nullptr);
+  EXPECT_TRUE(find().carried.empty());
+  cache.Insert(key, slow);
+  EXPECT_EQ(find().equal, slow);
+  cache.Insert(key, fast, SearchEnd::kCutShort);
+  EXPECT_EQ(find().equal, slow);
+  cache.Insert(key, fast);
+  cache.Insert(key, slow);
+  EXPECT_EQ(find().equal, fast);
+  EXPECT_EQ(cache.counters().plans, 1);
+}
+
 TEST_F(PlanCacheTest, AnOrderIsTakenOverOnlyWhereItIsLegalAndBetter) {
   int improved = 0;
   for (uint64_t seed = 0; seed < 6; ++seed) {

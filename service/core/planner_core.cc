@@ -264,11 +264,20 @@ void PlannerCore::Unsubscribe(int64_t id) { publisher_.Unsubscribe(id); }
 
 void PlannerCore::Drain(nanoseconds grace) {
   std::vector<PlanKey> due;
+  std::vector<Due> in_vain;
   {
     const MutexLock lock(&mutex_);
     draining_ = true;
-    due = calls_.Keys();
+    for (const PlanKey& key : calls_.Keys()) {
+      if (table_.HasBatch(key)) {
+        due.push_back(key);
+      } else {
+        in_vain.push_back(TakeCalls(
+            key, absl::UnavailableError("the service is going down")));
+      }
+    }
   }
+  Finish({}, std::move(in_vain));
   for (const PlanKey& key : due) desk_->queue().Hurry(key);
   const MutexLock lock(&mutex_);
   const auto none = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {

@@ -140,8 +140,9 @@ class PlannerCore {
   int64_t Subscribe(std::function<void(const v1::PlanStatistics&)> listener);
   void Unsubscribe(int64_t id);
 
-  // Refuses new work, hurries the plans that calls wait for, and returns when
-  // no call waits or `grace` is over.
+  // Refuses new work, also for calls whose batch has not come, hurries the
+  // plans that other calls wait for, and returns when no call waits or `grace`
+  // is over.
   void Drain(std::chrono::nanoseconds grace);
 
   Metrics::Gauges gauges() const;

@@ -138,6 +138,15 @@ bool JobTable::HasStep(
   return batch != step->second.batches.end() && batch->second == submission;
 }
 
+bool JobTable::HasBatch(const PlanKey& key) const {
+  const Job* job = Find(key.job);
+  if (job == nullptr || job->attempt != key.attempt) return false;
+  const auto step = job->steps.find(key.step);
+  return step != job->steps.end() &&
+         (step->second.batches.contains(key.replica) ||
+          step->second.batches.contains(-1));
+}
+
 Step* JobTable::FindStep(const PlanKey& key,
                          const std::shared_ptr<const StepBatch>& submission) {
   return HasStep(key, submission) ? &Find(key.job)->steps.at(key.step)

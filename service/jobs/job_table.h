@@ -164,6 +164,8 @@ class JobTable {
                                               Fingerprint* checksum) const;
   bool HasStep(const PlanKey& key,
                const std::shared_ptr<const StepBatch>& submission) const;
+  // Returns whether the batch of a plan is known.
+  bool HasBatch(const PlanKey& key) const;
   // Returns the outcome of a plan of the job's attempt, or null.
   static const Outcome* FindOutcome(const Job& job, const PlanKey& key);
   // Returns whether a step's plans are not kept any more.

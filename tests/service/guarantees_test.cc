@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <set>
 #include <thread>
 
@@ -11,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "ir/plan/execution_plan.h"
 #include "proto/convert/plan_proto.h"
+#include "service/core/planner_core.h"
 #include "tests/service/service_fixture.h"
 #include "tests/support/status_matchers.h"
 
@@ -360,6 +362,32 @@ TEST(GuaranteesTest, StoppingFinishesWhatIsWaitedFor) {
   }
   EXPECT_TRUE(status.ok()) << status.error_message();
   EXPECT_EQ(share.quality(), v1::PLAN_QUALITY_BEST_SO_FAR);
+}
+
+// Its batch would be refused.
+TEST(GuaranteesTest, StoppingDoesNotWaitForACallWhoseBatchHasNotCome) {
+  service::Log log(service::LogLevel::kOff, nullptr);
+  service::Metrics metrics;
+  std::promise<absl::Status> answer;
+  ASSERT_OK_AND_ASSIGN(
+      const auto core,
+      service::PlannerCore::Create(TestOptions().core, &log, &metrics));
+  ASSERT_OK_AND_ASSIGN(const v1::OpenJobResponse opened,
+                       core->OpenJob(SmallJobRequest()));
+  const auto begin = service::PlannerCore::Clock::now();
+  ASSERT_NE(core->Await({opened.job_id(), 7}, 0, begin + std::chrono::hours(1),
+                        [&](const service::PlanOrError& plan) {
+                          answer.set_value(plan.status());
+                        }),
+            0);
+  core->Drain(std::chrono::seconds(30));
+  EXPECT_LT(service::PlannerCore::Clock::now() - begin,
+            std::chrono::seconds(30));
+  std::future<absl::Status> status = answer.get_future();
+  ASSERT_EQ(status.wait_for(std::chrono::seconds(30)),
+            std::future_status::ready);
+  EXPECT_THAT(status.get(), FailsWith(absl::StatusCode::kUnavailable,
+                                      HasSubstr("the service is going down")));
 }
 
 }  // namespace

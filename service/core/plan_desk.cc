@@ -74,6 +74,7 @@ absl::StatusOr<ReadyPlan> PlanDesk::FindOrMake(const PlanKey& key,
         submission.files->LoadPlan(OriginOf(batch), key.step, key.replica);
     if (known.ok()) {
       ++metrics_->plans_restored;
+      queue_.Refund(key);
       return known;
     }
     if (absl::IsDataLoss(known.status()) ||
@@ -95,6 +96,7 @@ absl::StatusOr<ReadyPlan> PlanDesk::FindOrMake(const PlanKey& key,
                      .most = options_.max_search},
                     stop, &cache_);
   if (made.ok()) {
+    if (made->statistics.cache_hit()) queue_.Refund(key);
     // The plan of a search that was cut short serves those who have no time.
     queue_.SetFree(key, made->quality == v1::PLAN_QUALITY_BEST_SO_FAR
                             ? PlanAhead::Waiters::kHurried

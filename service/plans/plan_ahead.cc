@@ -56,15 +56,15 @@ void PlanAhead::Place(const PlanKey& key, Waiting placed) {
   ++queued_;
 }
 
-PlanAhead::Running& PlanAhead::Begin(const PlanKey& key,
-                                     const Fingerprint& like) {
+PlanAhead::Running& PlanAhead::Begin(const PlanKey& key, const Work& work) {
   Running& running = running_[key];
   running.begun = next_begun_++;
-  running.like = like;
-  if (like == Fingerprint()) return running;
+  running.like = work.like;
+  running.cost = work.cost;
+  if (work.like == Fingerprint()) return running;
   auto& queue = jobs_.at(key.job).queue;
   for (auto it = queue.begin(); it != queue.end();) {
-    if (it->second.like != like) {
+    if (it->second.like != work.like) {
       ++it;
       continue;
     }
@@ -156,7 +156,17 @@ void PlanAhead::MakeRoomFor(const PlanKey& key) {
   }
   if (longest == nullptr) return;
   longest->stop.request_stop();
+  room_for_ = key.job;
   ++counters_.hurried;
+}
+
+void PlanAhead::Refund(const PlanKey& key) {
+  const MutexLock lock(&mutex_);
+  const auto running = running_.find(key);
+  if (running == running_.end()) return;
+  jobs_.at(key.job).charged -=
+      std::max<int64_t>(1, running->second.cost.count());
+  running->second.cost = kZero;
 }
 
 void PlanAhead::Cancel(const std::string& job) {
@@ -224,23 +234,24 @@ PlanAhead::Taken PlanAhead::Take(Lane lane) {
     const PlanKey key = *hurried_.begin();
     hurried_.erase(hurried_.begin());
     Taken taken = TakeOut(key);
-    Running& running = Begin(key, taken.work.like);
+    Running& running = Begin(key, taken.work);
     running.hurried = true;
     running.stop.request_stop();
     return taken;
   }
+  const std::string first = std::exchange(room_for_, {});
   const PlanKey* next = nullptr;
   int64_t least = 0;
   for (const auto& [name, job] : jobs_) {
-    if (job.queue.empty() || (next != nullptr && job.charged >= least)) {
-      continue;
-    }
+    if (job.queue.empty()) continue;
+    if (next != nullptr && job.charged >= least && name != first) continue;
     next = &NextOf(name, job);
+    if (name == first) break;
     least = job.charged;
   }
   const PlanKey key = *next;
   Taken taken = TakeOut(key);
-  Begin(key, taken.work.like);
+  Begin(key, taken.work);
   return taken;
 }
 

@@ -98,9 +98,13 @@ class PlanAhead {
   void Await(const PlanKey& key);
   void Leave(const PlanKey& key);
 
+  // Takes back what the job was charged with for the running work of `key`, as
+  // it needed no search.
+  void Refund(const PlanKey& key);
+
   // Asks a search of another job to stop, if the key is queued and nothing of
   // its job runs: that of the job with the most running work, then the one that
-  // was begun first.
+  // was begun first. The next thread takes work of the key's job.
   void MakeRoomFor(const PlanKey& key);
 
   // Drops the queued work of a job and asks its running work to stop.
@@ -141,6 +145,7 @@ class PlanAhead {
     std::optional<Work> next{};  // Queued when this ends; not in queued().
     bool next_hurried = false;
     Fingerprint like{};
+    Duration cost{};
     std::map<PlanKey, Waiting> waiting{};  // Queued when this ends.
   };
   struct Taken {
@@ -158,7 +163,7 @@ class PlanAhead {
   // Returns the running work for which the key waits, or null.
   Running* AwaitedBy(const PlanKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Begins the work of a key: lets what is like it wait.
-  Running& Begin(const PlanKey& key, const Fingerprint& like)
+  Running& Begin(const PlanKey& key, const Work& work)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Taken Take(Lane lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Taken TakeOut(const PlanKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -175,6 +180,8 @@ class PlanAhead {
   std::map<PlanKey, int32_t> awaited_ ABSL_GUARDED_BY(mutex_){};
   std::map<PlanKey, Running> running_ ABSL_GUARDED_BY(mutex_){};
   int64_t next_begun_ ABSL_GUARDED_BY(mutex_) = 0;
+  // The job for which a search was asked to stop; empty: none.
+  std::string room_for_ ABSL_GUARDED_BY(mutex_){};
   // The largest charge, in ns, that a job had when it was served.
   int64_t floor_ ABSL_GUARDED_BY(mutex_) = 0;
   // Numbers of works in the jobs' queues, and of those that wait for like ones.

@@ -72,6 +72,44 @@ TEST_F(PlanAheadTest, SearchTimeIsSharedNotPlans) {
   EXPECT_EQ(shorts, 20);
 }
 
+TEST_F(PlanAheadTest, WorkThatNeededNoSearchIsNotCharged) {
+  for (int64_t step = 0; step < 5; ++step) {
+    PlanAhead::Work work;
+    work.run = [this, step](const std::stop_token&) {
+      ahead_.Refund({"a", step, 0});
+      ahead_.Refund({"a", step, 0});
+      done_.push_back("a");
+    };
+    work.cost = Milliseconds(10);
+    EXPECT_TRUE(ahead_.Submit({"a", step, 0}, std::move(work)));
+    Add("b", step, 0, Milliseconds(1));
+  }
+  EXPECT_THAT(Finish(), ElementsAre("a", "a", "a", "a", "a", "b0.0", "b1.0",
+                                    "b2.0", "b3.0", "b4.0"));
+}
+
+// A search that is asked to stop for another job makes room for that job, also
+// if it was charged with more.
+TEST_F(PlanAheadTest, RoomIsMadeForTheJobThatHasWaited) {
+  Add("long", 0, 0, Milliseconds(100));
+  EXPECT_TRUE(ahead_.RunNext(PlanAhead::Lane::kAll, {}));
+  PlanAhead::Work work;
+  work.run = [this](const std::stop_token& stop) {
+    Add("long", 1, 0, Milliseconds(100));
+    Add("short", 1);
+    EXPECT_FALSE(stop.stop_requested());
+    ahead_.MakeRoomFor({"long", 1, 0});
+    EXPECT_TRUE(stop.stop_requested());
+    done_.push_back("short0");
+  };
+  ahead_.Submit({"short", 0, 0}, std::move(work));
+  Add("short", 2);
+  Add("long", 2, 0, Milliseconds(100));
+  EXPECT_TRUE(ahead_.RunNext(PlanAhead::Lane::kAll, {}));
+  EXPECT_THAT(Finish(), ElementsAre("long0.0", "short0", "long1.0", "short1.0",
+                                    "short2.0", "long2.0"));
+}
+
 TEST_F(PlanAheadTest, AJobThatComesLaterIsNotPaidBackForIdling) {
   for (int64_t step = 0; step < 10; ++step) Add("a", step);
   for (int i = 0; i < 5; ++i) ahead_.RunNext(PlanAhead::Lane::kAll, {});

@@ -14,6 +14,10 @@
 namespace pipeloom::service {
 namespace {
 
+// Plans of so many of a job's newest steps are read when the service starts, as
+// they are asked for and reported on first; others when a rank asks.
+constexpr int64_t kReadSteps = 4;
+
 IdVector<ModuleId, emulator::PassFactors> FactorsOf(
     const v1::StoredBatch& batch) {
   IdVector<ModuleId, emulator::PassFactors> factors;
@@ -183,14 +187,31 @@ absl::Status PlannerCore::RestorePlan(const JobStore::Restored& restored,
                                       const JobStore::PlanName& name,
                                       Job* job) {
   const auto step = job->steps.find(name.step);
-  // Its batch was lost. The plan is found when the batch is sent again.
-  if (step == job->steps.end()) return absl::OkStatus();
+  if (step == job->steps.end()) {
+    if (table_.IsForgotten(*job, name.step)) {
+      // A crash while its step was removed left it behind.
+      store_->NoteError("plan",
+                        restored.files->RemoveStep(restored.attempt, name.step,
+                                                   name.replica + 1));
+    }
+    // Else its batch was lost. The plan is found when the batch is sent again.
+    return absl::OkStatus();
+  }
   std::shared_ptr<const StepBatch> batch;
   for (const int32_t r : {-1, name.replica}) {
     const auto it = step->second.batches.find(r);
     if (it != step->second.batches.end()) batch = it->second;
   }
   if (batch == nullptr) return absl::OkStatus();
+  if (name.step <= job->newest - kReadSteps) {
+    // If there is anything wrong with it, reading it in full says what.
+    const absl::StatusOr<Fingerprint> checksum =
+        restored.files->FindPlan(OriginOf(*batch), name.step, name.replica);
+    if (checksum.ok()) {
+      table_.SetOutcome(name.replica, OnDisk{*checksum}, job, &step->second);
+      return absl::OkStatus();
+    }
+  }
   absl::StatusOr<ReadyPlan> plan =
       restored.files->LoadPlan(OriginOf(*batch), name.step, name.replica);
   if (!plan.ok()) {

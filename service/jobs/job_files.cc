@@ -122,6 +122,31 @@ absl::StatusOr<ReadyPlan> JobFiles::LoadPlan(const PlanOrigin& origin,
   return plan;
 }
 
+absl::StatusOr<Fingerprint> JobFiles::FindPlan(const PlanOrigin& origin,
+                                               int64_t step,
+                                               int32_t replica) const {
+  const std::string name = PlanFileName(job_, origin.attempt, step, replica);
+  absl::StatusOr<std::string> bytes;
+  {
+    const ReaderMutexLock lock(&mutex_);
+    PIPELOOM_RETURN_IF_ERROR(Usable());
+    bytes = dir_->Read(name);
+  }
+  if (!bytes.ok()) return bytes.status();
+  v1::StoredPlanHead head;
+  if (!head.ParseFromString(*bytes)) {
+    return absl::DataLossError(absl::StrCat(name, " holds no plan"));
+  }
+  if (!head.has_plan_checksum()) {
+    return absl::NotFoundError(absl::StrCat(name, " has no checksum"));
+  }
+  if (head.job_id() != job_ || head.statistics().step() != step ||
+      head.statistics().replica() != replica || OriginOf(head) != origin) {
+    return absl::DataLossError(absl::StrCat(name, " holds another plan"));
+  }
+  return Fingerprint{head.plan_checksum().high(), head.plan_checksum().low()};
+}
+
 absl::StatusOr<std::string> JobFiles::KeepPlan(int64_t attempt, int64_t step,
                                                int32_t replica) const {
   const ReaderMutexLock lock(&mutex_);

@@ -18,6 +18,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/fingerprint.h"
 #include "base/mutex.h"
 #include "pipeloom/v1/service_state.pb.h"
 #include "service/jobs/ready_plan.h"
@@ -53,6 +54,11 @@ class JobFiles {
   // or key than `origin` and the numbers.
   absl::StatusOr<ReadyPlan> LoadPlan(const PlanOrigin& origin, int64_t step,
                                      int32_t replica) const;
+  // Returns the checksum of a plan without reading the plan itself, in about a
+  // tenth of the time. Errors are those of LoadPlan. NotFound: there is none,
+  // or the file does not say; older builds did not write it.
+  absl::StatusOr<Fingerprint> FindPlan(const PlanOrigin& origin, int64_t step,
+                                       int32_t replica) const;
   // Moves a plan's file out of the way without deleting it; returns its path.
   absl::StatusOr<std::string> KeepPlan(int64_t attempt, int64_t step,
                                        int32_t replica) const;

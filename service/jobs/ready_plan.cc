@@ -424,7 +424,15 @@ v1::StoredPlan ToStored(const ReadyPlan& ready) {
   *stored.mutable_batch() = ToProto(ready.origin.batch);
   *stored.mutable_costs() = ToProto(ready.origin.costs);
   stored.set_attempt(ready.origin.attempt);
+  *stored.mutable_plan_checksum() = ToProto(ready.checksum);
   return stored;
+}
+
+PlanOrigin OriginOf(const v1::StoredPlanHead& head) {
+  return {.job = FromProto(head.job()),
+          .batch = FromProto(head.batch()),
+          .costs = FromProto(head.costs()),
+          .attempt = head.attempt()};
 }
 
 absl::StatusOr<ReadyPlan> FromStored(const v1::StoredPlan& stored) {

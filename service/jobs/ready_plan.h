@@ -87,6 +87,7 @@ absl::StatusOr<ReadyPlan> MakeReadyPlan(const ServedJob& job,
 v1::GetPlanResponse WholePlan(const ReadyPlan& plan);
 
 v1::StoredPlan ToStored(const ReadyPlan& plan);
+PlanOrigin OriginOf(const v1::StoredPlanHead& head);
 // Converts a stored plan and checks it again.
 absl::StatusOr<ReadyPlan> FromStored(const v1::StoredPlan& stored);
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <iterator>
 #include <set>
 #include <string>
@@ -22,6 +23,7 @@
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "service/core/planner_core.h"
 #include "tests/service/service_fixture.h"
 #include "tests/support/status_matchers.h"
 
@@ -245,6 +247,78 @@ TEST_F(StateFaultsTest, APlanOfALostBatchIsServedWhenItIsSentAgain) {
   ASSERT_TRUE(service.Get("timed", 0, 0, 0, &after).ok());
   EXPECT_EQ(after.plan_checksum().SerializeAsString(),
             before.plan_checksum().SerializeAsString());
+}
+
+// Waits for a plan, for 60 s at most.
+service::PlanOrError Await(service::PlannerCore* core, int64_t step) {
+  std::promise<service::PlanOrError> plan;
+  core->Await({"job", step}, 0,
+              service::PlannerCore::Clock::now() + std::chrono::seconds(60),
+              [&](service::PlanOrError made) { plan.set_value(made); });
+  return plan.get_future().get();
+}
+
+// A restart takes the same time whatever the size of plans that no rank asks
+// for.
+TEST_F(StateFaultsTest, PlansOfEarlierStepsAreReadWhenARankAsks) {
+  constexpr int64_t kAll = 9;
+  constexpr int64_t kNewest = 4;
+  service::CoreOptions options = options_.core;
+  service::Log log(service::LogLevel::kWarning, options_.log);
+  std::vector<Fingerprint> checksums;
+  {
+    service::Metrics metrics;
+    ASSERT_OK_AND_ASSIGN(const auto core,
+                         service::PlannerCore::Create(options, &log, &metrics));
+    for (int64_t step = kSteps; step < kAll; ++step) {
+      ASSERT_THAT(core->Submit(BatchOf(step)), IsOk());
+    }
+    for (int64_t step = 0; step < kAll; ++step) {
+      const service::PlanOrError plan = Await(core.get(), step);
+      ASSERT_THAT(plan, IsOk());
+      checksums.push_back((*plan)->checksum);
+    }
+  }
+  const fs::path plans = fs::path(whole_.path()) / "jobs" / "job" / "plans";
+  const auto file_of = [&](int64_t step) {
+    return plans / absl::StrFormat("%016d.0", step);
+  };
+  // Damaged, and another one's.
+  fs::resize_file(file_of(1), fs::file_size(file_of(1)) - 1);
+  fs::copy_file(file_of(3), file_of(2), fs::copy_options::overwrite_existing);
+  service::Metrics metrics;
+  TakeLog();
+  ASSERT_OK_AND_ASSIGN(const auto core,
+                       service::PlannerCore::Create(options, &log, &metrics));
+  EXPECT_EQ(metrics.plans_restored, kNewest);
+  EXPECT_EQ(metrics.state_errors, 2);
+  const std::string told = TakeLog();
+  EXPECT_THAT(told, HasSubstr("0001.0 is cut off or damaged"));
+  EXPECT_THAT(told, HasSubstr("0002.0 holds the plan of step 3"));
+  for (int64_t step = 0; step < kAll; ++step) {
+    const service::PlanOrError plan = Await(core.get(), step);
+    ASSERT_THAT(plan, IsOk());
+    EXPECT_EQ((*plan)->checksum, checksums[static_cast<size_t>(step)]) << step;
+  }
+  EXPECT_EQ(metrics.plans_restored, kAll - 2);
+  EXPECT_EQ(metrics.plans, 2);
+}
+
+// As after a crash between the removals of its batch and of its plan.
+TEST_F(StateFaultsTest, APlanThatIsLeftOfAForgottenStepIsRemoved) {
+  const fs::path job = fs::path(whole_.path()) / "jobs" / "job";
+  fs::remove(job / "batches" / absl::StrFormat("%016d.all", 0));
+  const fs::path plan = job / "plans" / absl::StrFormat("%016d.0", 0);
+  ASSERT_TRUE(fs::exists(plan));
+  service::ServerOptions options = options_;
+  options.core.keep_steps = kSteps;
+  // The step is kept: its batch may be sent again.
+  TestService(options).StopServer();
+  EXPECT_TRUE(fs::exists(plan));
+  --options.core.keep_steps;
+  TestService(options).StopServer();
+  EXPECT_FALSE(fs::exists(plan));
+  EXPECT_TRUE(fs::exists(job / "plans" / absl::StrFormat("%016d.0", 1)));
 }
 
 }  // namespace

@@ -80,9 +80,17 @@ std::optional<absl::StatusOr<v1::OpenJobResponse>> PlannerCore::FindOpen(
         "close_key is not that of job \"%s\", which is open", request.id));
   }
   if (job->request != request.content) {
+    const bool same_job =
+        FingerprintOf(request.spec) == FingerprintOf(job->served->spec());
     return absl::AlreadyExistsError(absl::StrFormat(
-        "job_id is \"%s\"; a job of that id with other content is open",
-        request.id));
+        "job_id is \"%s\"; a job of that id with other content is open: its "
+        "%s; "
+        "a run that starts again repeats its request, another run takes "
+        "another job_id, and CloseJob ends the open one",
+        request.id,
+        same_job ? "sample, partition, partition_time_us or defer_surplus is "
+                   "another"
+                 : "model, cluster, layout, training or search is another"));
   }
   if (request.resumed.has_value() &&
       *request.resumed != job->served->partition()) {

@@ -137,9 +137,17 @@ TEST(GuaranteesTest, AKeyThatIsTakenByOtherContentIsRefused) {
   v1::OpenJobResponse opened;
   ASSERT_TRUE(service.Open(open, &opened).ok());
   EXPECT_EQ(opened.job_id(), "mine");
+  const grpc::Status other_samples = [&] {
+    v1::OpenJobRequest other = open;
+    other.mutable_sample()->mutable_samples()->RemoveLast();
+    return service.Open(other, &opened);
+  }();
+  EXPECT_EQ(other_samples.error_code(), grpc::StatusCode::ALREADY_EXISTS);
+  EXPECT_THAT(other_samples.error_message(), HasSubstr("its sample,"));
   open.mutable_job()->mutable_training()->set_microbatches(3);
-  EXPECT_EQ(service.Open(open, &opened).error_code(),
-            grpc::StatusCode::ALREADY_EXISTS);
+  const grpc::Status other_job = service.Open(open, &opened);
+  EXPECT_EQ(other_job.error_code(), grpc::StatusCode::ALREADY_EXISTS);
+  EXPECT_THAT(other_job.error_message(), HasSubstr("its model, cluster,"));
 
   ASSERT_TRUE(service.Submit(SmallBatch("mine", 0, 5)).ok());
   EXPECT_EQ(service.Submit(SmallBatch("mine", 0, 6)).error_code(),

@@ -3,12 +3,11 @@
 #ifndef PIPELOOM_ADAPTERS_TRAINER_FILES_H_
 #define PIPELOOM_ADAPTERS_TRAINER_FILES_H_
 
-#include <cstdint>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "adapters/launch_parts.h"
 #include "ir/job/job_spec.h"
 #include "ir/plan/execution_plan.h"
 #include "ir/plan/partition.h"
@@ -16,28 +15,13 @@
 
 namespace pipeloom::adapters {
 
-struct TrainerFile {
-  std::string extension{};  // Such as "csv".
-  std::string text{};
-  std::vector<std::string> notes{};  // Duties of the trainer.
-  // A launch of several plans has the range of all, and one number for trainers
-  // that take the schedule from a file.
-  int32_t most_microbatches = 0;
-  int32_t fewest_microbatches = 0;
-  int32_t group = 0;         // MegatronOrder::group.
-  bool rows_differ = false;  // Whether a stage sends unequal tensors.
-  // The plan's microbatches in the order in which the trainer takes them; empty
-  // if it takes them as they are.
-  std::vector<int32_t> feed_order{};
-};
-
 // Returns the schedule file of a plan. Errors of ActionsOf and of the trainer's
 // format; FailedPrecondition also if a stock schedule is no such.
 absl::StatusOr<TrainerFile> ScheduleFileOf(const TrainerLimits& trainer,
                                            const ExecutionPlan& plan);
 
 // Returns the launch arguments, in the trainer's own form: command-line
-// arguments, lines of TOML or lines of Python. What they cannot say is a
+// arguments or lines of Python. What they cannot say is a
 // comment that begins with #. `file`: the first plan's schedule file, made from
 // `schedule`, from the folder of the arguments; empty if it was not written.
 absl::StatusOr<std::string> LaunchArguments(const TrainerLimits& trainer,

@@ -3,7 +3,7 @@
 # Megatron-Core, DeepSpeed and torchtitan, for the tests that run their code next
 # to ours.
 # usage: torch_peer.sh make [TORCH [MEGATRON [DEEPSPEED [TORCHTITAN]]]]
-#                                           makes it: 1.5 GB, 5 minutes
+#                                           makes it: 2.5 GB, 6 minutes
 #        torch_peer.sh run FILE [ARG ...]   runs a test with it, or says
 #                                           "skipped: ...", status 0
 # PIPELOOM_TORCH_PYTHON names another interpreter; PIPELOOM_TORCH_PEER the
@@ -51,9 +51,11 @@ for line in importlib.metadata.requires("torch"):
     psutil==7.2.2 py-cpuinfo==9.0.0 pydantic==2.14.3 tqdm==4.70.1
   LD_LIBRARY_PATH=$libraries DS_BUILD_OPS=0 DS_ACCELERATOR=cpu "${pip[@]}" \
     --no-deps --no-build-isolation "deepspeed==$deepspeed"
-  # Only those dependencies that torchtitan's pipeline code imports.
+  # Only those dependencies that torchtitan's trainer imports.
   "${pip[@]}" --no-deps "torchtitan==$torchtitan" spmd_types==0.2.3 \
-    tyro==1.0.17 docstring_parser==0.18.0
+    tyro==1.0.17 docstring_parser==0.18.0 triton==3.9.0
+  "${pip[@]}" torchdata==0.11.0 datasets==4.7.0 tokenizers==0.23.3 \
+    tensorboard==2.21.0
   LD_LIBRARY_PATH=$libraries "$peer/bin/python" -c '
 import torch
 import torch.distributed.pipelining

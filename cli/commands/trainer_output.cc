@@ -301,7 +301,7 @@ absl::StatusOr<std::string> LaunchArgumentsOf(
 }
 
 absl::string_view LaunchExtension(const TrainerLimits& trainer) {
-  return trainer.name == "torchtitan" ? "toml" : "txt";
+  return trainer.name == "torchtitan" ? "py" : "txt";
 }
 
 absl::StatusOr<std::vector<std::string>> WriteTrainerOutput(

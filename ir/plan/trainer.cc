@@ -21,6 +21,7 @@ constexpr TrainerLimits kTrainers[] = {
      .recompute_periods = true,
      .recompute_block = true,
      .most_sharding = OptimizerSharding::kZero1,
+     .equal_expert_groups = true,
      .experts_need_sequence_parallel = true},
     {.name = "megatron-stock",
      .most_stages = 8,
@@ -30,6 +31,7 @@ constexpr TrainerLimits kTrainers[] = {
      .recompute_periods = true,
      .recompute_block = true,
      .most_sharding = OptimizerSharding::kZero1,
+     .equal_expert_groups = true,
      .experts_need_sequence_parallel = true},
     {.name = "torch",
      .most_stages = 8,
@@ -168,6 +170,15 @@ absl::Status CheckSharding(const TrainerLimits& trainer, const JobSpec& job) {
                         trainer.optimizer_groups
                             ? " or equal groups of whole replicas"
                             : ""));
+  }
+  const int64_t expert_replicas = layout.most_ep() / layout.ep;
+  if (trainer.equal_expert_groups && expert_replicas % (all / group) != 0) {
+    return CannotExecute(
+        trainer,
+        absl::StrFormat("setup.optimizer_group is %d; the trainer divides the "
+                        "%d replicas of experts (parallel.ep is %d) into %d "
+                        "groups too, so 0 is right",
+                        group, expert_replicas, layout.ep, all / group));
   }
   return absl::OkStatus();
 }

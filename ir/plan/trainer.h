@@ -68,6 +68,8 @@ struct TrainerLimits {
   bool divides_weights = false;
   // Whether the state can also be divided over some of the replicas.
   bool optimizer_groups = true;
+  // Whether it then divides the replicas of experts into as many groups.
+  bool equal_expert_groups = false;
   // Whether the GPUs of a rank may be context or expert parallel; else they are
   // tensor parallel only.
   bool other_parallelism = true;

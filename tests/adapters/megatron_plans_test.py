@@ -5,11 +5,14 @@ gradients of one process. Run by scripts/torch_peer.sh;
 PIPELOOM_TRAINER_PLANS=50 for more plans."""
 import argparse
 import functools
+import json
 import os
 import random
 import re
 import shlex
+import subprocess
 import sys
+import tempfile
 import unittest
 import zlib
 
@@ -31,6 +34,7 @@ if not MISSING:
         TransformerBlock, TransformerBlockSubmodules)
     from megatron_model_test import Counted
     from plan_runner import PlanRunner
+    from torch.testing._internal.distributed.fake_pg import FakeStore
     from trainer_worlds import run_world
 
 LIMIT = 1e-5
@@ -44,14 +48,17 @@ def arguments_of(text):
                  "expert-model-parallel-size", "pipeline-model-parallel-size",
                  "expert-tensor-parallel-size",
                  "num-distributed-optimizer-instances", "micro-batch-size",
-                 "seq-length", "num-layers", "recompute-num-layers",
+                 "global-batch-size", "seq-length", "num-layers",
+                 "recompute-num-layers",
                  "microbatch-group-size-per-virtual-pipeline-stage"):
         parser.add_argument("--" + name, type=int)
     for name in ("pipeline-model-parallel-layout", "recompute-granularity",
                  "recompute-method", "moe-token-dispatcher-type",
                  "cp-comm-type"):
         parser.add_argument("--" + name)
-    for name in ("sequence-parallel", "use-distributed-optimizer"):
+    for name in ("sequence-parallel", "use-distributed-optimizer", "bf16",
+                 "use-tp-pp-dp-mapping", "overlap-grad-reduce",
+                 "overlap-param-gather", "moe-grouped-gemm"):
         parser.add_argument("--" + name, action="store_true")
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     return parser.parse_args(shlex.split(" ".join(lines)))
@@ -320,7 +327,73 @@ def begin(rank, ranks):
         pipeline_model_parallel_size=ranks)
 
 
+def launch_of(parallel):
+    """The arguments of a model with experts, laid out as `parallel` says."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "job.json")
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({"name": "job", "model": "qwen3-30b-a3b",
+                       "cluster": "b200-sxm", "parallel": parallel,
+                       "training": {"microbatches": 2,
+                                    "microbatch_tokens": 1024}}, file)
+        subprocess.run(
+            [trainer_files.BINARY, "plan", path, "--batch", "text", "--for",
+             "megatron", "--evaluations", "5", "--partition", "rule", "--out",
+             os.path.join(folder, "plan.pb")], capture_output=True, check=True)
+        with open(os.path.join(folder, "plan-launch.txt"),
+                  encoding="utf-8") as file:
+            return file.read()
+
+
+def place_of(gpu, world, arguments):
+    """The replica and pipeline rank that Megatron-Core gives the GPU."""
+    dist.init_process_group("fake", rank=gpu, world_size=world,
+                            store=FakeStore())
+    try:
+        parallel_state.initialize_model_parallel(
+            arguments.tensor_model_parallel_size,
+            arguments.pipeline_model_parallel_size,
+            context_parallel_size=arguments.context_parallel_size,
+            expert_model_parallel_size=arguments.expert_model_parallel_size,
+            expert_tensor_parallel_size=arguments.expert_tensor_parallel_size,
+            order=("tp-cp-ep-pp-dp" if arguments.use_tp_pp_dp_mapping
+                   else "tp-cp-ep-dp-pp"),
+            create_gloo_process_groups=False)
+        return (parallel_state.get_data_parallel_rank(),
+                parallel_state.get_pipeline_model_parallel_rank())
+    finally:
+        parallel_state.destroy_model_parallel()
+        dist.destroy_process_group()
+
+
 class MegatronPlansTest(unittest.TestCase):
+
+    def test_gpus_are_where_the_plan_has_them_or_the_launch_says_otherwise(self):
+        # Sizes of tp, cp, pp, dp, ep and expert_tp, and whether Megatron-Core
+        # can have the ranks of a replica on neighbouring GPUs.
+        for sizes, can in (((1, 1, 2, 2, 1, 0), True),
+                           ((2, 1, 2, 2, 2, 1), True),
+                           ((1, 2, 2, 2, 2, 0), True),
+                           ((1, 2, 2, 2, 1, 0), False),
+                           ((1, 1, 2, 2, 2, 0), False),
+                           ((2, 1, 2, 2, 4, 1), False)):
+            for order in "PIPELINE", "REPLICAS":
+                parallel = dict(zip(
+                    ("tp", "cp", "pp", "dp", "ep", "expert_tp"), sizes))
+                parallel["gpu_order"] = f"GPU_ORDER_{order}_INSIDE"
+                with self.subTest(parallel=parallel):
+                    self.check_places(parallel, can or order == "REPLICAS")
+
+    def check_places(self, parallel, can):
+        launch = launch_of(parallel)
+        tp, cp, pp, dp = (parallel[k] for k in ("tp", "cp", "pp", "dp"))
+        inside = can and parallel["gpu_order"] == "GPU_ORDER_PIPELINE_INSIDE"
+        self.assertEqual("neighbouring GPUs" in launch, not can)
+        for gpu in range(tp * cp * pp * dp):
+            group = gpu // (tp * cp)
+            place = divmod(group, pp) if inside else divmod(group, dp)[::-1]
+            self.assertEqual(
+                place_of(gpu, tp * cp * pp * dp, arguments_of(launch)), place)
 
     def check(self, trainer, stock):
         jobs = trainer_files.RandomJobs()

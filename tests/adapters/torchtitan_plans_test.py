@@ -5,8 +5,8 @@ scripts/torch_peer.sh; PIPELOOM_TRAINER_PLANS=50 for more plans."""
 import logging
 import os
 import re
+import runpy
 import tempfile
-import tomllib
 import unittest
 import warnings
 import zlib
@@ -20,8 +20,9 @@ try:
     import torch.distributed as dist
     from torch import nn
     from torch.distributed.device_mesh import init_device_mesh
-    from torchtitan.config import ParallelismConfig, TrainingConfig
     from torchtitan.distributed import pipeline_parallel as titan
+    from torchtitan.distributed.activation_checkpoint import FullAC
+    from torchtitan.trainer import Trainer
     from trainer_worlds import run_world
     MISSING = trainer_files.MISSING
 except ImportError as error:
@@ -68,16 +69,26 @@ def loss_of(output, target):
     return ((output - target) ** 2).mean(), None
 
 
-def settings_of(planned):
-    """The file's sections as torchtitan's own classes, which know the names."""
-    sections = tomllib.loads(planned.files["launch"])
-    training = TrainingConfig(**sections["training"])
-    return ParallelismConfig(**sections["parallelism"]), training
+def settings_of(planned, folder):
+    """torchtitan's own configuration, which checks itself, with the settings of
+    the file, and the schedule where the file expects it."""
+    launch = os.path.join(folder, "plan-launch.py")
+    for path, text in ((launch, planned.files["launch"]),
+                       (os.path.join(folder, "plan.csv"),
+                        planned.files.get("csv", ""))):
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    config = runpy.run_path(launch)["apply"](Trainer.Config())
+    assert planned.recomputes == isinstance(config.activation_checkpoint,
+                                            FullAC.Config)
+    assert planned.recomputes == (config.activation_checkpoint is not None)
+    return config.parallelism, config.training
 
 
 def check_one_rank(planned):
     """torchtitan has no pipeline here: it goes forward and back in turns."""
-    parallelism, training = settings_of(planned)
+    with tempfile.TemporaryDirectory() as folder:
+        parallelism, training = settings_of(planned, folder)
     count = planned.plan.num_microbatches
     assert parallelism.pipeline_parallel_degree == 1
     assert not parallelism.pipeline_parallel_schedule_csv
@@ -88,13 +99,11 @@ def check_one_rank(planned):
     assert kinds == ["F", "B"] * count, kinds
 
 
-def run_plan(rank, ranks, planned):
-    """The largest difference to one process."""
-    parallelism, training = settings_of(planned)
+def build(ranks, planned, parallelism, training):
+    """The names of modules by stage, this rank's stages, and the schedule."""
     assert parallelism.pipeline_parallel_degree == ranks
     names = parallelism.module_fqns_per_model_part
-    stages = {t.stage: t.rank for t in planned.plan.tasks.values()}
-    assert len(names) == len(stages)
+    assert len(names) == len({t.stage for t in planned.plan.tasks.values()})
     everything = sum(names, [])
     assert len(set(everything)) == len(everything), names
     assert everything[-2:] == ["norm", "lm_head"], names
@@ -105,19 +114,26 @@ def run_plan(rank, ranks, planned):
     count = planned.plan.num_microbatches
     size = parallelism.pipeline_parallel_microbatch_size
     assert training.local_batch_size == count * size
-    with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
-        file.write(planned.files["csv"])
-        file.flush()
-        assert os.path.basename(
-            parallelism.pipeline_parallel_schedule_csv) == "plan.csv"
-        parallelism.pipeline_parallel_schedule_csv = file.name
-        mesh = init_device_mesh("cpu", (ranks,), mesh_dim_names=("pp",))
-        parts, _ = titan._pipeline_module_split(
-            Model(everything), mesh, parallelism.pipeline_parallel_schedule,
-            torch.device("cpu"), names)
-        schedule = titan._build_pipeline_schedule(
-            parallelism=parallelism, local_batch_size=training.local_batch_size,
-            stages=parts, loss_fn=loss_of)
+    assert training.global_batch_size % training.local_batch_size == 0
+    mesh = init_device_mesh("cpu", (ranks,), mesh_dim_names=("pp",))
+    parts, _ = titan._pipeline_module_split(
+        Model(everything), mesh, parallelism.pipeline_parallel_schedule,
+        torch.device("cpu"), names)
+    schedule = titan._build_pipeline_schedule(
+        parallelism=parallelism, local_batch_size=training.local_batch_size,
+        stages=parts, loss_fn=loss_of)
+    return names, parts, schedule
+
+
+def run_plan(rank, ranks, planned):
+    """The largest difference to one process."""
+    with tempfile.TemporaryDirectory() as folder:
+        parallelism, training = settings_of(planned, folder)
+        names, parts, schedule = build(ranks, planned, parallelism, training)
+    stages = {t.stage: t.rank for t in planned.plan.tasks.values()}
+    everything = sum(names, [])
+    count = planned.plan.num_microbatches
+    size = parallelism.pipeline_parallel_microbatch_size
     generator = torch.Generator().manual_seed(3)
     inputs, targets = (torch.randn(count * size, WIDTH, generator=generator)
                        for _ in range(2))

@@ -52,7 +52,7 @@ class Planned:
     def recomputes(self):
         """Whether the launch arguments set recomputation."""
         found = re.search(r"^--recompute-|^ACTIVATION_CHECKPOINT_INTERVAL = "
-                          r"[1-9]|^mode = \"full", self.files["launch"], re.MULTILINE)
+                          r"[1-9]|^RECOMPUTE = True", self.files["launch"], re.MULTILINE)
         return found is not None
 
     @property

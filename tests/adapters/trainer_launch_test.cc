@@ -75,7 +75,30 @@ TEST(TrainerLaunch, SaysHowGpusAndStateAreDivided) {
       {"megatron",
        [](JobSpec& job) { job.parallel.order = GpuOrder::kReplicasInside; },
        {},
+       {"--use-tp-pp-dp-mapping", "neighbouring"}},
+      // Megatron-Core stops at that order unless there are as many replicas of
+      // experts as of other layers, in models without experts too.
+      {"megatron",
+       [](JobSpec& job) { job.parallel.cp = 2; },
+       {"# the prediction is for pipeline ranks on neighbouring GPUs",
+        "CUDA_DEVICE_MAX_CONNECTIONS=1"},
        {"--use-tp-pp-dp-mapping"}},
+      {"megatron",
+       [](JobSpec& job) {
+         AddExperts(job);
+         job.parallel.ep = 2;
+       },
+       {"# the prediction is for pipeline ranks on neighbouring GPUs"},
+       {"--use-tp-pp-dp-mapping"}},
+      {"megatron",
+       [](JobSpec& job) {
+         AddExperts(job);
+         job.parallel.tp = 2;
+         job.parallel.ep = 2;
+         job.parallel.expert_tp = 1;
+       },
+       {"--use-tp-pp-dp-mapping\n"},
+       {"neighbouring"}},
       {"torchtitan",
        [](JobSpec&) {},
        {"# the prediction is for pipeline ranks on neighbouring GPUs"}},
@@ -136,37 +159,37 @@ TEST(TrainerLaunch, SaysHowGpusAndStateAreDivided) {
        {"--seq-length", "--micro-batch-size"}},
       {"torchtitan",
        [](JobSpec& job) { job.training.microbatch_tokens = 3000; },
-       {"data_parallel_replicate_degree = 1\n",
-        "data_parallel_shard_degree = 2\n",
-        "fsdp_reshard_after_forward = \"never\"\n",
-        "enable_sequence_parallel = true\n", "seq_len = 3000\n"}},
+       {"\"data_parallel_replicate_degree\": 1,\n",
+        "\"data_parallel_shard_degree\": 2,\n",
+        "\"fsdp_reshard_after_forward\": \"never\",\n",
+        "\"enable_sequence_parallel\": True,\n", "\"seq_len\": 3000,\n"}},
       {"torchtitan",
        [](JobSpec& job) {
          job.training.optimizer_sharding = OptimizerSharding::kNone;
          job.setup.sequence_parallel = false;
        },
-       {"data_parallel_replicate_degree = 2\n",
-        "data_parallel_shard_degree = 1\n",
-        "enable_sequence_parallel = false\n"}},
+       {"\"data_parallel_replicate_degree\": 2,\n",
+        "\"data_parallel_shard_degree\": 1,\n",
+        "\"enable_sequence_parallel\": False,\n"}},
       {"torchtitan",
        [](JobSpec& job) {
          job.training.optimizer_sharding = OptimizerSharding::kZero3;
        },
-       {"data_parallel_shard_degree = 2\n",
-        "fsdp_reshard_after_forward = \"always\"\n"}},
+       {"\"data_parallel_shard_degree\": 2,\n",
+        "\"fsdp_reshard_after_forward\": \"always\",\n"}},
       {"torchtitan",
        [](JobSpec& job) {
          job.training.optimizer_sharding = OptimizerSharding::kZero3;
          job.setup.gathered_in_pipeline = true;
        },
-       {"fsdp_reshard_after_forward = \"never\"\n"}},
+       {"\"fsdp_reshard_after_forward\": \"never\",\n"}},
       {"torchtitan",
        [](JobSpec& job) {
          job.parallel.dp = 4;
          job.setup.optimizer_group = 2;
        },
-       {"data_parallel_replicate_degree = 2\n",
-        "data_parallel_shard_degree = 2\n"}},
+       {"\"data_parallel_replicate_degree\": 2,\n",
+        "\"data_parallel_shard_degree\": 2,\n"}},
       {"deepspeed",
        [](JobSpec&) {},
        {"ZERO_OPTIMIZATION = {\"stage\": 1}\n"},
@@ -177,6 +200,109 @@ TEST(TrainerLaunch, SaysHowGpusAndStateAreDivided) {
          job.training.optimizer_sharding = OptimizerSharding::kNone;
        },
        {"ZERO_OPTIMIZATION = {\"stage\": 0}\n", "num_mp=2, num_dp=2)"}},
+  };
+  for (const auto& one : cases) {
+    SCOPED_TRACE(absl::StrCat(one.trainer, " ", &one - cases));
+    ASSERT_OK_AND_ASSIGN(const std::string launch,
+                         LaunchWith(one.trainer, one.change));
+    for (const char* text : one.says) EXPECT_THAT(launch, HasSubstr(text));
+    for (const char* text : one.not_says) {
+      EXPECT_THAT(launch, Not(HasSubstr(text)));
+    }
+  }
+}
+
+// Trainers do otherwise by themselves: Megatron-LM computes in 32 bits,
+// overlaps nothing, gathers the tokens of experts and has one microbatch a
+// replica; torchtitan compiles nothing and refuses graphs with a pipeline.
+TEST(TrainerLaunch, SaysWhatThePredictionRestsOn) {
+  const struct {
+    const char* trainer;
+    void (*change)(JobSpec&);
+    std::vector<const char*> says;
+    std::vector<const char*> not_says{};
+  } cases[] = {
+      {"megatron",
+       [](JobSpec&) {},
+       {"--bf16\n", "--overlap-grad-reduce\n", "--overlap-param-gather\n",
+        "--global-batch-size 4\n"},
+       {"--fp8", "--fp4", "--grad-reduce-in-bf16", "--moe", "--tp-comm-overlap",
+        "selective", "CUDA_DEVICE"}},
+      {"megatron-stock",
+       [](JobSpec& job) {
+         job.training.optimizer_sharding = OptimizerSharding::kNone;
+         job.setup.recompute_attention = true;
+       },
+       {"--bf16\n", "--overlap-grad-reduce\n", "--global-batch-size 4\n",
+        "--recompute-granularity selective\n--recompute-modules core_attn\n"},
+       {"--overlap-param-gather"}},
+      {"megatron",
+       [](JobSpec& job) { job.setup.overlap = CommunicationOverlap::kNone; },
+       {},
+       {"overlap"}},
+      {"megatron", [](JobSpec& job) { job.parallel.dp = 1; }, {}, {"overlap"}},
+      {"megatron",
+       [](JobSpec& job) { job.setup.gathers_wait = true; },
+       {"--overlap-grad-reduce\n"},
+       {"--overlap-param-gather"}},
+      {"megatron",
+       [](JobSpec& job) {
+         job.parallel.tp = 2;
+         job.setup.overlap = CommunicationOverlap::kAll;
+         job.setup.gradient_bytes = 2;
+         job.setup.fp8_products = true;
+       },
+       {"--tp-comm-overlap\n", "--grad-reduce-in-bf16\n",
+        "--fp8-format hybrid\n"}},
+      {"megatron",
+       [](JobSpec& job) {
+         job.setup.fp8_products = true;
+         job.setup.fp8_recipe = Fp8Recipe::kBlocks;
+       },
+       {"--fp8-format e4m3\n--fp8-recipe mxfp8\n"}},
+      {"megatron",
+       [](JobSpec& job) {
+         job.setup.fp8_products = true;
+         job.setup.fp8_recipe = Fp8Recipe::kFp4;
+       },
+       {"--fp4-format e2m1\n--fp4-recipe nvfp4\n"},
+       {"--fp8"}},
+      {"megatron",
+       [](JobSpec& job) {
+         AddExperts(job);
+         job.parallel.ep = 2;
+       },
+       {"--moe-grouped-gemm\n--moe-token-dispatcher-type alltoall\n"}},
+      {"megatron-stock",
+       [](JobSpec& job) {
+         AddExperts(job);
+         job.parallel.ep = 2;
+         job.setup.dispatch = ExpertDispatch::kEachGpu;
+       },
+       {"--moe-token-dispatcher-type flex\n"},
+       {"alltoall"}},
+      // Each GPU of context parallelism has two pieces, which tensor-parallel
+      // GPUs divide.
+      {"megatron",
+       [](JobSpec& job) {
+         job.training.microbatch_tokens = 3001;
+         job.parallel.tp = 2;
+         job.parallel.cp = 2;
+       },
+       {"# microbatch_tokens is 3001; the trainer wants a multiple of 8: "
+        "padded\n",
+        "--seq-length 3008\n"}},
+      {"torchtitan",
+       [](JobSpec& job) {
+         job.training.microbatch_tokens = 3001;
+         job.parallel.tp = 2;
+       },
+       {"\"seq_len\": 3002,\n", "\"disable_cuda_graphs\": True,\n",
+        "\"local_batch_size\": 2,\n", "\"global_batch_size\": 4,\n",
+        "COMPILE = {\"enable\": True}\n", "RECOMPUTE = False\n"}},
+      {"torchtitan",
+       [](JobSpec& job) { job.setup.eager_pointwise = true; },
+       {"COMPILE = {\"enable\": False}\n"}},
   };
   for (const auto& one : cases) {
     SCOPED_TRACE(absl::StrCat(one.trainer, " ", &one - cases));
@@ -213,6 +339,15 @@ TEST(TrainerJob, NamesDivisionsThatCannotBeSet) {
          job.setup.optimizer_group = 3;
        },
        {"setup.optimizer_group is 3", "so 0 is right"}},
+      {"megatron-stock",
+       [](JobSpec& job) {
+         AddExperts(job);
+         job.parallel.dp = 4;
+         job.parallel.ep = 4;
+         job.setup.optimizer_group = 2;
+       },
+       {"setup.optimizer_group is 2", "the 1 replicas of experts",
+        "into 2 groups too, so 0 is right"}},
       {"megatron",
        [](JobSpec& job) {
          AddExperts(job);

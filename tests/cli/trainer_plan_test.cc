@@ -49,7 +49,7 @@ TEST_F(TrainerPlanTest, WritesAScheduleAndLaunchArgumentsNextToThePlan) {
     const char* says;
   } cases[] = {
       {"torch", "plan.csv", "plan-launch.txt", "STAGES_OF_RANK"},
-      {"torchtitan", "plan.csv", "plan-launch.toml",
+      {"torchtitan", "plan.csv", "plan-launch.py",
        "pipeline_parallel_schedule_csv"},
       {"megatron", "plan.pb", "plan-launch.txt",
        "--pipeline-model-parallel-layout"},
@@ -210,7 +210,7 @@ TEST_F(TrainerPlanTest, NamesTheFileOfEachPlanFromTheFolderOfTheLaunch) {
                   "30", "--out", Path("plan.pb")});
     ASSERT_EQ(several.code, 0) << several.err;
     const std::string launch =
-        *ReadFile(Path(one_file ? "plan-launch.toml" : "plan-launch.txt"));
+        *ReadFile(Path(one_file ? "plan-launch.py" : "plan-launch.txt"));
     EXPECT_THAT(launch, HasSubstr("\"plan-0000.csv\""));
     EXPECT_THAT(launch, Not(HasSubstr(folder_)));
     for (const char* file : {"step 0, replica 0, plan-0000.csv",

@@ -34,7 +34,7 @@ absl::Status No(absl::string_view what) {
 }
 
 // Runs the lists as the engine does, every transfer blocking until both ends
-// have come to it.
+// have come to it. FailedPrecondition says who waits for ever.
 absl::Status CheckBlocking(const DeepSpeedSteps& steps) {
   struct Event {
     int32_t peer = 0;  // -1: nothing to wait for.
@@ -79,7 +79,7 @@ absl::Status CheckBlocking(const DeepSpeedSteps& steps) {
   for (size_t r = 0; r < events.size(); ++r) {
     if (at[r] < events[r].size()) {
       const Event& event = events[r][at[r]];
-      return No(absl::StrFormat(
+      return absl::FailedPreconditionError(absl::StrFormat(
           "with blocking transfers rank %d waits for ever for rank %d at its "
           "transfer %d, a %s of %s",
           r, event.peer, at[r], event.send ? "send" : "receive",
@@ -216,6 +216,153 @@ DeepSpeedSteps::Rank StepsOf(const std::vector<Cell>& cells, int32_t r,
   return rank;
 }
 
+// One rank's instructions, run as the engine runs them. Microbatches are
+// numbered as the rank goes forward.
+class RankWalk {
+ public:
+  RankWalk(int32_t rank, int32_t ranks, int32_t buffers)
+      : rank_(rank), ranks_(ranks), buffers_(At(buffers)) {}
+
+  // Returns what is wrong with the instruction here; empty: nothing.
+  std::string Run(const DeepSpeedInstruction& i) {
+    if (updated_) return "the optimizer's step was before it";
+    if (i.buffer < 0) {
+      updated_ = i.name == "OptimizerStep";
+      return "";
+    }
+    if (i.buffer >= static_cast<int32_t>(buffers_.size())) {
+      return absl::StrFormat("there are %d buffers", buffers_.size());
+    }
+    Buffer& b = buffers_[At(i.buffer)];
+    if (gradient_ >= 0 && absl::StartsWith(i.name, "Recv")) {
+      return "the backward of the gradient that came last has not run";
+    }
+    if (i.name == "LoadMicroBatch") {
+      if (rank_ > 0 && rank_ + 1 < ranks_) return "only the ends load samples";
+      b.loaded = true;
+      return "";
+    }
+    if (i.name == "RecvActivation") {
+      if (rank_ == 0) return "there is no rank before";
+      if (b.given >= 0) return "the buffer has an input";
+      b.given = num_given_++;
+      received_outputs_.push_back(-1);
+      return "";
+    }
+    if (i.name == "ForwardPass") return Forward(&b);
+    if (b.microbatch < 0) return "the buffer is empty";
+    if (i.name == "BackwardPass") return Backward(&b, i.buffer);
+    if (i.name == "SendActivation") {
+      if (rank_ + 1 == ranks_) return "there is no rank behind";
+      if (b.sent || b.done) return "its output has gone";
+      b.sent = true;
+      sent_outputs_.push_back(b.microbatch);
+      return "";
+    }
+    if (i.name == "RecvGrad") {
+      if (rank_ + 1 == ranks_) return "there is no rank behind";
+      if (b.done) return "its backward has run";
+      gradient_ = i.buffer;
+      received_gradients_.push_back(b.microbatch);
+      return "";
+    }
+    if (rank_ == 0) return "there is no rank before";  // SendGrad.
+    if (!b.done) return "its backward has not run";
+    sent_gradients_.push_back(b.microbatch);
+    b.microbatch = -1;
+    return "";
+  }
+
+  // Returns what is missing at the end of the lists.
+  std::string Unfinished() const {
+    for (size_t i = 0; i < buffers_.size(); ++i) {
+      if (buffers_[i].microbatch >= 0) {
+        return absl::StrFormat("buffer %d holds microbatch %d", i,
+                               buffers_[i].microbatch);
+      }
+    }
+    return updated_ ? "" : "there is no OptimizerStep";
+  }
+
+  int32_t num_forwards() const { return num_forwards_; }
+  const std::vector<Cell>& passes() const { return passes_; }
+  // Microbatches in the order of transfers.
+  const std::vector<int32_t>& sent_outputs() const { return sent_outputs_; }
+  const std::vector<int32_t>& sent_gradients() const { return sent_gradients_; }
+  const std::vector<int32_t>& received_outputs() const {
+    return received_outputs_;
+  }
+  const std::vector<int32_t>& received_gradients() const {
+    return received_gradients_;
+  }
+
+ private:
+  struct Buffer {
+    bool loaded = false;
+    int32_t given = -1;       // The number of the output that came into it.
+    int32_t microbatch = -1;  // From its forward to its last use.
+    bool sent = false;
+    bool done = false;  // Its backward has run.
+  };
+
+  std::string Forward(Buffer* b) {
+    if (b->microbatch >= 0) {
+      return absl::StrCat("the buffer holds microbatch ", b->microbatch);
+    }
+    if (rank_ > 0 && b->given < 0) return "no RecvActivation was before it";
+    if ((rank_ == 0 || rank_ + 1 == ranks_) && !b->loaded) {
+      return "no LoadMicroBatch was before it";
+    }
+    const int32_t microbatch = num_forwards_++;
+    if (b->given >= 0) received_outputs_[At(b->given)] = microbatch;
+    *b = {.microbatch = microbatch};
+    passes_.push_back({{{rank_, ActionKind::kForward, microbatch}}});
+    return "";
+  }
+
+  std::string Backward(Buffer* b, int32_t buffer) {
+    if (b->done) return "its backward has run";
+    if (rank_ + 1 < ranks_) {
+      if (!b->sent) return "its output has not gone";
+      if (gradient_ != buffer) return "no RecvGrad was right before it";
+      gradient_ = -1;
+    } else if (b->microbatch + 1 != num_forwards_) {
+      return "the engine keeps one loss, that of the last forward";
+    }
+    passes_.push_back({{{rank_, ActionKind::kBackward, b->microbatch}}});
+    b->done = true;
+    if (rank_ == 0) b->microbatch = -1;
+    return "";
+  }
+
+  int32_t rank_;
+  int32_t ranks_;
+  std::vector<Buffer> buffers_;
+  int32_t num_given_ = 0;
+  int32_t num_forwards_ = 0;
+  int32_t gradient_ = -1;  // The buffer of the gradient that came last.
+  bool updated_ = false;
+  std::vector<Cell> passes_{};
+  std::vector<int32_t> sent_outputs_{};
+  std::vector<int32_t> sent_gradients_{};
+  std::vector<int32_t> received_outputs_{};
+  std::vector<int32_t> received_gradients_{};
+};
+
+// Returns FailedPrecondition if a rank takes what the other sent for another
+// microbatch. REQUIRES: as many are sent as received.
+absl::Status CheckSame(size_t from, const std::vector<int32_t>& sent, size_t to,
+                       const std::vector<int32_t>& received,
+                       absl::string_view what) {
+  for (size_t k = 0; k < sent.size(); ++k) {
+    if (sent[k] == received[k]) continue;
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "rank %d takes %s of microbatch %d of rank %d for its microbatch %d",
+        to, what, sent[k], from, received[k]));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<DeepSpeedSteps> ToDeepSpeed(const ActionTable& table) {
@@ -260,41 +407,52 @@ absl::StatusOr<DeepSpeedSteps> ToDeepSpeed(const ActionTable& table) {
   for (int32_t r = 0; r < ranks; ++r) {
     result.ranks.push_back(StepsOf(lowered.ranks[At(r)], r, ranks));
   }
-  PIPELOOM_RETURN_IF_ERROR(CheckBlocking(result));
+  if (const absl::Status blocked = CheckBlocking(result); !blocked.ok()) {
+    return No(blocked.message());
+  }
   return result;
 }
 
 absl::StatusOr<ActionTable> FromDeepSpeed(const DeepSpeedSteps& steps) {
-  ActionTable table;
-  for (size_t r = 0; r < steps.ranks.size(); ++r) {
-    const auto& rank = steps.ranks[r];
-    table.ranks.emplace_back();
-    std::vector<int32_t> in_buffer(At(rank.num_buffers), -1);
-    int32_t next = 0;
+  std::vector<RankWalk> walks;
+  const auto ranks = static_cast<int32_t>(steps.ranks.size());
+  for (int32_t r = 0; r < ranks; ++r) {
+    const DeepSpeedSteps::Rank& rank = steps.ranks[At(r)];
+    RankWalk walk(r, ranks, rank.num_buffers);
     for (size_t s = 0; s < rank.steps.size(); ++s) {
       for (const DeepSpeedInstruction& i : rank.steps[s]) {
-        const bool forward = i.name == "ForwardPass";
-        if (!forward && i.name != "BackwardPass") continue;
-        if (i.buffer < 0 || i.buffer >= rank.num_buffers) {
-          return absl::FailedPreconditionError(
-              absl::StrFormat("rank %d, step %d: buffer %d of %d", r, s,
-                              i.buffer, rank.num_buffers));
-        }
-        int32_t& held = in_buffer[At(i.buffer)];
-        if (forward != (held < 0)) {
-          return absl::FailedPreconditionError(
-              absl::StrFormat("rank %d, step %d: %s(%d), but the buffer %s", r,
-                              s, i.name, i.buffer,
-                              forward ? absl::StrCat("holds microbatch ", held)
-                                      : std::string("is empty")));
-        }
-        if (forward) held = next++;
-        table.ranks.back().push_back(
-            {{{static_cast<int32_t>(r),
-               forward ? ActionKind::kForward : ActionKind::kBackward, held}}});
-        if (!forward) held = -1;
+        const std::string why = walk.Run(i);
+        if (why.empty()) continue;
+        return absl::FailedPreconditionError(
+            i.buffer < 0 ? absl::StrFormat("rank %d, step %d: %s, but %s", r, s,
+                                           i.name, why)
+                         : absl::StrFormat("rank %d, step %d: %s(%d), but %s",
+                                           r, s, i.name, i.buffer, why));
       }
     }
+    if (const std::string why = walk.Unfinished(); !why.empty()) {
+      return absl::FailedPreconditionError(
+          absl::StrFormat("rank %d ends, but %s", r, why));
+    }
+    if (walk.num_forwards() != steps.num_microbatches) {
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "rank %d goes forward through %d microbatches; the file has %d", r,
+          walk.num_forwards(), steps.num_microbatches));
+    }
+    walks.push_back(std::move(walk));
+  }
+  PIPELOOM_RETURN_IF_ERROR(CheckBlocking(steps));
+  ActionTable table;
+  for (size_t r = 0; r < walks.size(); ++r) {
+    if (r > 0) {
+      PIPELOOM_RETURN_IF_ERROR(CheckSame(r - 1, walks[r - 1].sent_outputs(), r,
+                                         walks[r].received_outputs(),
+                                         "the output"));
+      PIPELOOM_RETURN_IF_ERROR(CheckSame(r, walks[r].sent_gradients(), r - 1,
+                                         walks[r - 1].received_gradients(),
+                                         "the gradient"));
+    }
+    table.ranks.push_back(walks[r].passes());
   }
   return table;
 }

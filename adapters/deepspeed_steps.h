@@ -57,8 +57,10 @@ struct DeepSpeedSteps {
 // backward right behind it, or blocking transfers that would lock up.
 absl::StatusOr<DeepSpeedSteps> ToDeepSpeed(const ActionTable& table);
 
-// Microbatches by the order in which a rank goes forward. FailedPrecondition:
-// a buffer is overwritten while it is in use, or used while it is empty.
+// Microbatches by the order in which a rank goes forward. FailedPrecondition
+// names the rank, step and instruction that the engine cannot run there: on a
+// buffer that is in use, or that lacks the input, output or gradient it needs;
+// transfers that lock up, or that carry one microbatch's tensor to another.
 absl::StatusOr<ActionTable> FromDeepSpeed(const DeepSpeedSteps& steps);
 
 std::string PrintDeepSpeed(const DeepSpeedSteps& steps);

@@ -299,10 +299,117 @@ TEST(DeepSpeedTest, NamesWhatTheListsCannotSay) {
   ASSERT_OK_AND_ASSIGN(
       const DeepSpeedSteps twice,
       ParseDeepSpeed("deepspeed ranks 1 microbatches 1\nrank 0 buffers 1\n"
-                     "  ForwardPass(0)\n  ForwardPass(0)\n"));
+                     "  LoadMicroBatch(0) ForwardPass(0)\n"
+                     "  LoadMicroBatch(0) ForwardPass(0)\n"));
   EXPECT_THAT(FromDeepSpeed(twice),
               FailsWith(absl::StatusCode::kFailedPrecondition,
                         HasSubstr("the buffer holds microbatch 0")));
+}
+
+// TrainSchedule of DeepSpeed 0.19.8 for 3 stages and 2 microbatches, as it
+// lists them.
+constexpr absl::string_view kStockLists =
+    R"(deepspeed ranks 3 microbatches 2
+rank 0 buffers 2
+  LoadMicroBatch(0) ForwardPass(0)
+  SendActivation(0)
+  LoadMicroBatch(1) ForwardPass(1)
+  SendActivation(1)
+  RecvGrad(0) BackwardPass(0)
+  RecvGrad(1) BackwardPass(1) ReduceTiedGrads ReduceGrads OptimizerStep
+rank 1 buffers 2
+  RecvActivation(0) ForwardPass(0)
+  SendActivation(0)
+  RecvActivation(1) ForwardPass(1)
+  RecvGrad(0) SendActivation(1) BackwardPass(0)
+  SendGrad(0)
+  RecvGrad(1) BackwardPass(1)
+  SendGrad(1) ReduceTiedGrads ReduceGrads OptimizerStep
+rank 2 buffers 2
+  RecvActivation(0) LoadMicroBatch(0) ForwardPass(0)
+  BackwardPass(0)
+  SendGrad(0) RecvActivation(1) LoadMicroBatch(1) ForwardPass(1)
+  BackwardPass(1)
+  SendGrad(1)
+  ReduceTiedGrads ReduceGrads OptimizerStep
+)";
+
+absl::StatusOr<ActionTable> ReadLists(absl::string_view text) {
+  PIPELOOM_ASSIGN_OR_RETURN(const DeepSpeedSteps steps, ParseDeepSpeed(text));
+  return FromDeepSpeed(steps);
+}
+
+TEST(DeepSpeedTest, ReadsTheEnginesOwnSchedule) {
+  ASSERT_OK_AND_ASSIGN(const ActionTable table, ReadLists(kStockLists));
+  ASSERT_OK_AND_ASSIGN(
+      const ActionTable expected,
+      ParseTorchCsv("0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n2F0,2B0,2F1,2B1\n",
+                    TorchDialect::k26));
+  EXPECT_EQ(table, expected);
+}
+
+// The passes of these lists are those of the schedule above; the engine would
+// hang, stop, or train with another microbatch's tensors.
+TEST(DeepSpeedTest, RefusesListsWhoseTransfersAreWrong) {
+  const struct {
+    absl::string_view old;
+    absl::string_view now;
+    absl::string_view message;
+  } cases[] = {
+      {"microbatches 2", "microbatches 3", "through 2 microbatches; the file"},
+      {"LoadMicroBatch(0) ForwardPass(0)", "ForwardPass(0)",
+       "rank 0, step 0: ForwardPass(0), but no LoadMicroBatch"},
+      {"RecvActivation(0) ForwardPass(0)", "RecvActivation(1) ForwardPass(0)",
+       "rank 1, step 0: ForwardPass(0), but no RecvActivation"},
+      {"RecvActivation(0) ForwardPass(0)",
+       "LoadMicroBatch(0) RecvActivation(0) ForwardPass(0)",
+       "LoadMicroBatch(0), but only the ends load"},
+      {"  SendActivation(0)", "  SendActivation(1)",
+       "rank 0, step 1: SendActivation(1), but the buffer is empty"},
+      {"  SendActivation(1)\n", "", "BackwardPass(1), but its output has not"},
+      {"  SendActivation(1)", "  SendActivation(1) SendActivation(1)",
+       "SendActivation(1), but its output has gone"},
+      {"RecvGrad(0) BackwardPass(0)", "RecvGrad(1) BackwardPass(0)",
+       "BackwardPass(0), but no RecvGrad was right before it"},
+      {"RecvGrad(0) BackwardPass(0)", "RecvGrad(0) RecvGrad(1) BackwardPass(0)",
+       "the backward of the gradient that came last has not run"},
+      {"BackwardPass(0)\n  SendGrad(0)\n  RecvGrad(1)",
+       "SendGrad(0) BackwardPass(0)\n  RecvGrad(1)",
+       "SendGrad(0), but its backward has not run"},
+      {"  SendGrad(1)\n  Reduce", "  Reduce",
+       "rank 2 ends, but buffer 1 holds microbatch 1"},
+      {"  SendGrad(1)\n  ReduceTiedGrads ReduceGrads OptimizerStep",
+       "  SendGrad(1)", "rank 2 ends, but there is no OptimizerStep"},
+      {"  SendGrad(1)\n  ReduceTiedGrads ReduceGrads OptimizerStep",
+       "  ReduceTiedGrads ReduceGrads OptimizerStep\n  SendGrad(1)",
+       "SendGrad(1), but the optimizer's step was before it"},
+      // Rank 1 takes the outputs of rank 0 the other way round.
+      {"  SendActivation(0)\n  LoadMicroBatch(1) ForwardPass(1)\n"
+       "  SendActivation(1)",
+       "  LoadMicroBatch(1) ForwardPass(1)\n  SendActivation(1)\n"
+       "  SendActivation(0)",
+       "rank 1 takes the output of microbatch 1 of rank 0 for its microbatch "
+       "0"},
+      {"RecvGrad(0) BackwardPass(0)\n  RecvGrad(1) BackwardPass(1) Reduce",
+       "RecvGrad(1) BackwardPass(1)\n  RecvGrad(0) BackwardPass(0) Reduce",
+       "rank 0 takes the gradient of microbatch 0 of rank 1 for its "
+       "microbatch 1"},
+      {"RecvActivation(1) ForwardPass(1)\n  RecvGrad(0) SendActivation(1) "
+       "BackwardPass(0)\n  SendGrad(0)",
+       "RecvGrad(0) BackwardPass(0)\n  SendGrad(0)\n  RecvActivation(1) "
+       "ForwardPass(1)\n  SendActivation(1)",
+       "with blocking transfers rank"},
+  };
+  for (const auto& c : cases) {
+    std::string once(kStockLists);
+    const size_t at = once.find(std::string(c.old));
+    ASSERT_NE(at, std::string::npos) << c.old;
+    once.replace(at, c.old.size(), std::string(c.now));
+    EXPECT_THAT(ReadLists(once),
+                FailsWith(absl::StatusCode::kFailedPrecondition,
+                          HasSubstr(std::string(c.message))))
+        << once;
+  }
 }
 
 }  // namespace

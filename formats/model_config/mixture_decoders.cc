@@ -214,7 +214,7 @@ ModuleSpec ReadQwen2Moe(const ConfigNode& config) {
 }
 
 ModuleSpec ReadQwen3Moe(const ConfigNode& config) {
-  const DecoderShape shape = ReadDecoderShape(config, {.head_dim = 128});
+  const DecoderShape shape = ReadDecoderShape(config, {});
   const FfnSpec ffn =
       Experts(config, config.Int(ExpertsField(config), kExperts, 128),
               config.Int("num_experts_per_tok", kExperts, 8),

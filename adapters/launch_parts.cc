@@ -42,6 +42,10 @@ const LayerSpec& LayerOf(const JobSpec& job, const Stage& stage, int32_t i) {
       .layers[LayerId(stage.first_layer.value() + i)];
 }
 
+const ModuleSpec& LastModule(const JobSpec& job) {
+  return job.model.modules[ModuleId(job.model.modules.size() - 1)];
+}
+
 std::string StageComments(const JobSpec& job, const Partition& partition) {
   std::string text;
   const TrainerStageList list = StageList(job, partition);

@@ -37,6 +37,9 @@ TrainerStageList StageList(const JobSpec& job, const Partition& partition);
 // Returns layer `i` of the stage.
 const LayerSpec& LayerOf(const JobSpec& job, const Stage& stage, int32_t i);
 
+// Returns the module at the end of the chain. REQUIRES: there is one.
+const ModuleSpec& LastModule(const JobSpec& job);
+
 // Lists the stages, in comments.
 std::string StageComments(const JobSpec& job, const Partition& partition);
 

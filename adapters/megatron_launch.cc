@@ -101,10 +101,6 @@ bool HasPipelineInside(const ParallelLayout& layout) {
   return layout.expert_gpus() == layout.gpus_per_rank();
 }
 
-const ModuleSpec& LastModule(const JobSpec& job) {
-  return job.model.modules[ModuleId(job.model.modules.size() - 1)];
-}
-
 bool HasExperts(const JobSpec& job) {
   for (const LayerSpec& layer : LastModule(job).layers) {
     if (layer.ffn.experts > 0) return true;

@@ -111,7 +111,9 @@ std::string DeepSpeedArguments(const JobSpec& job, const Partition& partition,
             "keeps other layers",
       "\n# of the configuration\nGRADIENT_ACCUMULATION_STEPS = ",
       schedule.most_microbatches,
-      "\nZERO_OPTIMIZATION = {\"stage\": ", divides ? 1 : 0, "}\n",
+      "\nZERO_OPTIMIZATION = {\"stage\": ", divides ? 1 : 0,
+      "}\nBF16 = {\"enabled\": ",
+      LastModule(job).precision == Precision::kFp32 ? "False" : "True", "}\n",
       StageComments(job, partition));
 }
 

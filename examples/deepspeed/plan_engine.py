@@ -8,7 +8,7 @@ plan-launch.txt:
         loss_fn=loss_fn)
     engine, *_ = deepspeed.initialize(model=module, config={
         "gradient_accumulation_steps": GRADIENT_ACCUMULATION_STEPS,
-        "zero_optimization": ZERO_OPTIMIZATION, ...})
+        "zero_optimization": ZERO_OPTIMIZATION, "bf16": BF16, ...})
     use_plans(engine, lambda step: read_steps("plan.deepspeed"))
     engine.train_batch(data_iter)
 

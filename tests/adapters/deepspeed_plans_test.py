@@ -114,6 +114,7 @@ def run_plan(rank, ranks, planned):
     parts = launch["PARTS"]
     assert launch["NUM_STAGES"] == ranks and len(parts) == ranks + 1
     assert launch["ZERO_OPTIMIZATION"] == {"stage": 1}, launch
+    assert launch["BF16"] == {"enabled": True}, launch
     for i, (owner, layers) in enumerate(planned.stage_ranks()):
         count = sum(end - first + 1 for _, first, end in layers)
         assert owner == i and parts[i + 1] - parts[i] == count, launch

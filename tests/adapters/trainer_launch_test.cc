@@ -300,6 +300,14 @@ TEST(TrainerLaunch, SaysWhatThePredictionRestsOn) {
        {"\"seq_len\": 3002,\n", "\"disable_cuda_graphs\": True,\n",
         "\"local_batch_size\": 2,\n", "\"global_batch_size\": 4,\n",
         "COMPILE = {\"enable\": True}\n", "RECOMPUTE = False\n"}},
+      {"deepspeed", [](JobSpec&) {}, {"BF16 = {\"enabled\": True}\n"}},
+      {"deepspeed",
+       [](JobSpec& job) {
+         for (ModuleSpec& module : job.model.modules) {
+           module.precision = Precision::kFp32;
+         }
+       },
+       {"BF16 = {\"enabled\": False}\n"}},
       {"torchtitan",
        [](JobSpec& job) { job.setup.eager_pointwise = true; },
        {"COMPILE = {\"enable\": False}\n"}},

@@ -5,11 +5,19 @@ import torch
 import torch.distributed as dist
 
 
+class _Stream:
+    """A stream, all of whose work is done."""
+
+    def wait_stream(self, _):
+        pass
+
+
 def use_cpu():
     """Replaces the CUDA functions that Megatron's schedules, recomputation and
     random numbers call."""
     torch.cuda.current_device = lambda: torch.device("cpu")
     torch.cuda.synchronize = lambda *_: None
+    torch.cuda.current_stream = lambda *_: _Stream()
     torch.cuda.manual_seed = torch.manual_seed
     torch.cuda.get_rng_state = lambda *_: torch.get_rng_state()
     torch.cuda.set_rng_state = lambda state, *_: torch.set_rng_state(state)

@@ -82,8 +82,10 @@ absl::StatusOr<std::string> MegatronLayout(const JobSpec& job,
   }
   const std::vector<std::string> hybrid = HybridStages(job, partition, last);
   if (all > 0 && !hybrid.empty()) {
-    return absl::StrCat("--hybrid-layer-pattern \"", absl::StrJoin(hybrid, "|"),
-                        "\"\n", comments);
+    return absl::StrCat(
+        "# stages in the pattern need Megatron-Core 0.17, their recomputation "
+        "0.18\n--hybrid-layer-pattern \"",
+        absl::StrJoin(hybrid, "|"), "\"\n", comments);
   }
   PIPELOOM_ASSIGN_OR_RETURN(const auto symbols, MegatronLayoutOf(layers));
   const std::string text = PrintMegatronLayout(symbols);

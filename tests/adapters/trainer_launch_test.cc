@@ -449,6 +449,8 @@ TEST(TrainerLaunch, LayersOfOneBlockAreAHybridPattern) {
                          LaunchArguments(trainer, made.job, planned.partition,
                                          planned.recompute, file, "plan"));
     constexpr absl::string_view kPattern = "--hybrid-layer-pattern \"";
+    EXPECT_THAT(launch, HasSubstr("Megatron-Core 0.17, their recomputation "
+                                  "0.18\n--hybrid-layer-pattern"));
     const size_t at = launch.find(std::string(kPattern));
     ASSERT_NE(at, std::string::npos) << launch;
     const size_t begin = at + kPattern.size();

@@ -64,7 +64,7 @@ class TrainingTest(unittest.TestCase):
     def test_qwen2_5_vl(self):
         figures = self.train("qwen2_5_vl", "--schedule", "1f1b")
         self.assertGreater(figures["facts"]["text-only microbatches"], 0)
-        self.assertNotIn("W", figures["facts"])
+        self.assertEqual(figures["facts"]["steps planned by 1f1b"], 2)
 
     def test_qwen3_vl_with_recomputation(self):
         # So little memory that some layers are recomputed.
@@ -102,7 +102,8 @@ class TrainingTest(unittest.TestCase):
             with self.subTest(family=family, ranks=ranks, shard=shard):
                 figures = self.train(family, "--ranks", ranks, "--replicas",
                                      "2", "--shard", shard)
-                self.assertGreater(figures["facts"]["W"], 0)
+                if ranks == "2":  # One rank need not have them apart.
+                    self.assertGreater(figures["facts"]["W"], 0)
                 # Each process holds its part of its own stages.
                 self.assertAlmostEqual(
                     sum(figures["parameters"]) / figures["whole"], 1.0, 2)

@@ -14,7 +14,7 @@ make_peer() {
   mkdir -p "$peer"
   /usr/bin/python3 -m venv "$peer"
   "$peer/bin/python" -m pip install --quiet "torch==${1:-2.9.1}" torchvision \
-    "transformers==${2:-5.23.0}" "diffusers==${3:-0.42.1}" grpcio protobuf
+    "transformers==${2:-5.24.0}" "diffusers==${3:-0.42.1}" grpcio protobuf
   "$peer/bin/python" -c '
 import diffusers, torch, transformers
 print("torch", torch.__version__, "transformers", transformers.__version__,

@@ -1,6 +1,5 @@
 """InternVL: images are cut into tiles of one size, whose tokens take places in
 the text."""
-import types
 from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
 
 import torch
@@ -8,7 +7,7 @@ import torch
 import pipeloom
 from pipeloom.hf.decoders import Decoder, TextFamily
 from pipeloom.hf.family import Chain, Sample, SampleError, Work, register
-from pipeloom.hf.skeleton import replaced
+from pipeloom.hf.skeleton import Output, replaced
 from pipeloom.hf.state import MAIN, State
 
 ENCODER, BACKBONE = "vision_encoder", "backbone"
@@ -94,7 +93,7 @@ class Language(Decoder):
                 f"{tiles * length}: do all ranks have the same samples?")
         if tiles:
             inputs["pixel_values"] = torch.zeros(0)
-        result = types.SimpleNamespace(
+        result = Output(
             pooler_output=features.reshape(tiles, length, self.width))
         with replaced(family.model.model,
                       get_image_features=lambda *_, **__: result):

@@ -1,7 +1,6 @@
 """LLaVA and LLaVA-OneVision: a CLIP or SigLIP tower sees tiles of one size; the
 hidden states of chosen blocks become tokens, which take places in the text."""
 import sys
-import types
 from typing import (Any, Callable, Dict, Iterator, List, NamedTuple, Sequence,
                     Tuple)
 
@@ -11,7 +10,7 @@ from torch import nn
 import pipeloom
 from pipeloom.hf.decoders import Decoder, TextFamily
 from pipeloom.hf.family import Chain, Sample, SampleError, Work, register
-from pipeloom.hf.skeleton import module_at, replaced
+from pipeloom.hf.skeleton import Output, module_at, replaced
 from pipeloom.hf.state import MAIN, State
 
 ENCODER, BACKBONE = "vision_encoder", "backbone"
@@ -125,7 +124,7 @@ class Tower(Chain):
             at += instance.tiles
             with replaced(module_at(self.family.model, TOWER),
                           forward=lambda *_, states=own, **__:
-                          types.SimpleNamespace(hidden_states=states)):
+                          Output(hidden_states=states)):
                 tokens = self.family.project(sample, instance)  # type: ignore
             if len(tokens) != instance.tokens:
                 raise SampleError(
@@ -162,7 +161,7 @@ class Language(Decoder):
             own = [p for p, i in zip(parts, visual) if i.kind == kind]
             if own:
                 # Videos have a batch dimension, which the model takes away.
-                found[kind] = types.SimpleNamespace(
+                found[kind] = Output(
                     pooler_output=own if kind == "image" else
                     torch.cat(own)[None])
                 inputs[pixels] = torch.zeros(0)

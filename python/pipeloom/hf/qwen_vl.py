@@ -1,6 +1,5 @@
 """Qwen2.5-VL and Qwen3-VL: a vision tower with images and videos of any size,
 whose tokens take places in the text."""
-import types
 from typing import (Any, Callable, Dict, Iterator, List, Sequence,
                     Tuple)
 
@@ -11,7 +10,7 @@ import pipeloom
 from pipeloom.hf.decoders import Decoder, TextFamily
 from pipeloom.hf.family import (Chain, Sample, SampleError, Work,
                                 accepts, register)
-from pipeloom.hf.skeleton import Run, module_at, replaced
+from pipeloom.hf.skeleton import Output, Run, module_at, replaced
 from pipeloom.hf.state import MAIN, State
 
 ENCODER, BACKBONE = "vision_encoder", "backbone"
@@ -134,7 +133,7 @@ class Language(Decoder):
 
     def result(self, parts: List[torch.Tensor]) -> Any:
         """Returns what the real class's get_image_features would."""
-        return types.SimpleNamespace(pooler_output=tuple(parts))
+        return Output(pooler_output=tuple(parts))
 
 
 class QwenVL(TextFamily):
@@ -289,7 +288,7 @@ class TappedLanguage(Language):
 
     def result(self, parts: List[torch.Tensor]) -> Any:
         split = [p.split(self.width, -1) for p in parts]
-        return types.SimpleNamespace(
+        return Output(
             pooler_output=tuple(p[0] for p in split),
             deepstack_features=[tuple(p[1 + k] for p in split)
                                 for k in range(self.taps)])

@@ -10,6 +10,7 @@ all layers. So positions and masks are those of the model's own code.
 """
 import contextlib
 import dataclasses
+import types
 from typing import (Any, Callable, Collection, Dict, Iterable, Iterator, List,
                     Mapping, Optional, Tuple)
 
@@ -196,6 +197,14 @@ def parent_of(model: nn.Module, path: str) -> Tuple[nn.Module, str]:
     """Returns the module that has the last name of the path."""
     head, _, name = path.rpartition(".")
     return (module_at(model, head) if head else model), name
+
+
+class Output(types.SimpleNamespace):
+    """Tensors by name, as a replaced part of a model returns them."""
+
+    def to_tuple(self) -> Tuple[Any, ...]:
+        """Models of transformers 5.24 and later read their parts so."""
+        return tuple(vars(self).values())
 
 
 @contextlib.contextmanager

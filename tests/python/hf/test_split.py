@@ -29,6 +29,7 @@ if HAVE_ALL:
     from pipeloom.check import InvalidPlan
     from pipeloom.hf.family import family_of
     from pipeloom.hf.partition import check_partition
+    from pipeloom.hf.skeleton import Output
     from pipeloom.loss import LossShare
     from pipeloom.plan import SubMicrobatch
     from pipeloom.sample import Sample as PipeloomSample
@@ -209,6 +210,10 @@ class SplitTest(unittest.TestCase):
             with self.assertRaisesRegex(hf.PartitionError,
                                         "`format` must be pipeloom.partition"):
                 hf.read_partition(file.name)
+
+    def test_outputs_of_replaced_parts_are_read_as_tuples_too(self):
+        self.assertEqual(Output(a=1, b=2).to_tuple(), (1, 2))
+        self.assertEqual(Output(a=1).a, 1)
 
     def test_an_unknown_family_is_refused(self):
         with self.assertRaisesRegex(

@@ -1,5 +1,7 @@
 #include "runtime/torch/adamw.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include <cmath>
 
 namespace pipeloom::runtime {

@@ -1,6 +1,7 @@
 #include "runtime/torch/torch_device.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <utility>

@@ -1,6 +1,7 @@
 #include "runtime/torch/torch_trainer.h"
 
 #include <ATen/Context.h>
+#include <ATen/core/grad_mode.h>
 
 #include <utility>
 #include <vector>

@@ -216,6 +216,16 @@ DeepSpeedSteps::Rank StepsOf(const std::vector<Cell>& cells, int32_t r,
   return rank;
 }
 
+// What one rank did: its passes, and the microbatches of transfers in their
+// order.
+struct RankRun {
+  std::vector<Cell> passes{};
+  std::vector<int32_t> sent_outputs{};
+  std::vector<int32_t> sent_gradients{};
+  std::vector<int32_t> received_outputs{};
+  std::vector<int32_t> received_gradients{};
+};
+
 // One rank's instructions, run as the engine runs them. Microbatches are
 // numbered as the rank goes forward.
 class RankWalk {
@@ -246,7 +256,7 @@ class RankWalk {
       if (rank_ == 0) return "there is no rank before";
       if (b.given >= 0) return "the buffer has an input";
       b.given = num_given_++;
-      received_outputs_.push_back(-1);
+      run_.received_outputs.push_back(-1);
       return "";
     }
     if (i.name == "ForwardPass") return Forward(&b);
@@ -256,19 +266,19 @@ class RankWalk {
       if (rank_ + 1 == ranks_) return "there is no rank behind";
       if (b.sent || b.done) return "its output has gone";
       b.sent = true;
-      sent_outputs_.push_back(b.microbatch);
+      run_.sent_outputs.push_back(b.microbatch);
       return "";
     }
     if (i.name == "RecvGrad") {
       if (rank_ + 1 == ranks_) return "there is no rank behind";
       if (b.done) return "its backward has run";
       gradient_ = i.buffer;
-      received_gradients_.push_back(b.microbatch);
+      run_.received_gradients.push_back(b.microbatch);
       return "";
     }
     if (rank_ == 0) return "there is no rank before";  // SendGrad.
     if (!b.done) return "its backward has not run";
-    sent_gradients_.push_back(b.microbatch);
+    run_.sent_gradients.push_back(b.microbatch);
     b.microbatch = -1;
     return "";
   }
@@ -280,21 +290,15 @@ class RankWalk {
         return absl::StrFormat("buffer %d holds microbatch %d", i,
                                buffers_[i].microbatch);
       }
+      if (buffers_[i].given >= 0) {
+        return absl::StrFormat("no forward takes the input in buffer %d", i);
+      }
     }
     return updated_ ? "" : "there is no OptimizerStep";
   }
 
   int32_t num_forwards() const { return num_forwards_; }
-  const std::vector<Cell>& passes() const { return passes_; }
-  // Microbatches in the order of transfers.
-  const std::vector<int32_t>& sent_outputs() const { return sent_outputs_; }
-  const std::vector<int32_t>& sent_gradients() const { return sent_gradients_; }
-  const std::vector<int32_t>& received_outputs() const {
-    return received_outputs_;
-  }
-  const std::vector<int32_t>& received_gradients() const {
-    return received_gradients_;
-  }
+  RankRun Take() && { return std::move(run_); }
 
  private:
   struct Buffer {
@@ -314,9 +318,9 @@ class RankWalk {
       return "no LoadMicroBatch was before it";
     }
     const int32_t microbatch = num_forwards_++;
-    if (b->given >= 0) received_outputs_[At(b->given)] = microbatch;
+    if (b->given >= 0) run_.received_outputs[At(b->given)] = microbatch;
     *b = {.microbatch = microbatch};
-    passes_.push_back({{{rank_, ActionKind::kForward, microbatch}}});
+    run_.passes.push_back({{{rank_, ActionKind::kForward, microbatch}}});
     return "";
   }
 
@@ -329,7 +333,7 @@ class RankWalk {
     } else if (b->microbatch + 1 != num_forwards_) {
       return "the engine keeps one loss, that of the last forward";
     }
-    passes_.push_back({{{rank_, ActionKind::kBackward, b->microbatch}}});
+    run_.passes.push_back({{{rank_, ActionKind::kBackward, b->microbatch}}});
     b->done = true;
     if (rank_ == 0) b->microbatch = -1;
     return "";
@@ -342,11 +346,7 @@ class RankWalk {
   int32_t num_forwards_ = 0;
   int32_t gradient_ = -1;  // The buffer of the gradient that came last.
   bool updated_ = false;
-  std::vector<Cell> passes_{};
-  std::vector<int32_t> sent_outputs_{};
-  std::vector<int32_t> sent_gradients_{};
-  std::vector<int32_t> received_outputs_{};
-  std::vector<int32_t> received_gradients_{};
+  RankRun run_{};
 };
 
 // Returns FailedPrecondition if a rank takes what the other sent for another
@@ -414,7 +414,7 @@ absl::StatusOr<DeepSpeedSteps> ToDeepSpeed(const ActionTable& table) {
 }
 
 absl::StatusOr<ActionTable> FromDeepSpeed(const DeepSpeedSteps& steps) {
-  std::vector<RankWalk> walks;
+  std::vector<RankRun> runs;
   const auto ranks = static_cast<int32_t>(steps.ranks.size());
   for (int32_t r = 0; r < ranks; ++r) {
     const DeepSpeedSteps::Rank& rank = steps.ranks[At(r)];
@@ -439,20 +439,20 @@ absl::StatusOr<ActionTable> FromDeepSpeed(const DeepSpeedSteps& steps) {
           "rank %d goes forward through %d microbatches; the file has %d", r,
           walk.num_forwards(), steps.num_microbatches));
     }
-    walks.push_back(std::move(walk));
+    runs.push_back(std::move(walk).Take());
   }
   PIPELOOM_RETURN_IF_ERROR(CheckBlocking(steps));
   ActionTable table;
-  for (size_t r = 0; r < walks.size(); ++r) {
+  for (size_t r = 0; r < runs.size(); ++r) {
     if (r > 0) {
-      PIPELOOM_RETURN_IF_ERROR(CheckSame(r - 1, walks[r - 1].sent_outputs(), r,
-                                         walks[r].received_outputs(),
+      PIPELOOM_RETURN_IF_ERROR(CheckSame(r - 1, runs[r - 1].sent_outputs, r,
+                                         runs[r].received_outputs,
                                          "the output"));
-      PIPELOOM_RETURN_IF_ERROR(CheckSame(r, walks[r].sent_gradients(), r - 1,
-                                         walks[r - 1].received_gradients(),
+      PIPELOOM_RETURN_IF_ERROR(CheckSame(r, runs[r].sent_gradients, r - 1,
+                                         runs[r - 1].received_gradients,
                                          "the gradient"));
     }
-    table.ranks.push_back(walks[r].passes());
+    table.ranks.push_back(runs[r].passes);
   }
   return table;
 }

@@ -216,8 +216,7 @@ DeepSpeedSteps::Rank StepsOf(const std::vector<Cell>& cells, int32_t r,
   return rank;
 }
 
-// What one rank did: its passes, and the microbatches of transfers in their
-// order.
+// The passes of one rank, and the microbatches of its transfers in their order.
 struct RankRun {
   std::vector<Cell> passes{};
   std::vector<int32_t> sent_outputs{};

@@ -68,6 +68,11 @@ int32_t ReplicasThatMeet(const JobSpec& job) {
   return static_cast<int32_t>(std::clamp<int64_t>(spread, 1, parallel.dp));
 }
 
+bool MeetsInPasses(const JobSpec& job, ModuleId module) {
+  return GathersInPasses(job) ||
+         (HasExperts(job.model.modules[module]) && ReplicasThatMeet(job) > 1);
+}
+
 absl::StatusOr<MeetingStep> EmulateMeeting(
     const JobSpec& job, absl::Span<const MeetingReplica> replicas) {
   std::vector<Replica> all;

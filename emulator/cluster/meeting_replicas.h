@@ -25,6 +25,9 @@ namespace pipeloom::emulator {
 // none.
 int32_t ReplicasThatMeet(const JobSpec& job);
 
+// Returns whether replicas that meet do so in passes of the module.
+bool MeetsInPasses(const JobSpec& job, ModuleId module);
+
 // The plan of a replica, and the network that it runs on.
 struct MeetingReplica {
   const ExecutionPlan* plan = nullptr;

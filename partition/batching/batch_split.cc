@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "base/numeric.h"
 #include "base/status_macros.h"
+#include "emulator/cluster/meeting_replicas.h"
 #include "partition/batching/load_meter.h"
 #include "partition/batching/shape_buckets.h"
 #include "partition/batching/token_count.h"
@@ -150,19 +153,19 @@ class Packer {
     open_ = sum;
   }
 
-  // Evens out a step that has fewer microbatches than replicas. Returns false
-  // if it has fewer samples than replicas.
-  bool Spread(int64_t replicas) {
-    if (static_cast<int64_t>(microbatches_.size()) >= replicas) return true;
+  // Makes `least` microbatches of a step that has fewer. Returns false if it
+  // has fewer samples.
+  bool Spread(int64_t least) {
+    if (static_cast<int64_t>(microbatches_.size()) >= least) return true;
     std::vector<SampleId> all;
     for (const auto& one : microbatches_) {
       all.insert(all.end(), one.begin(), one.end());
     }
     const auto n = static_cast<int64_t>(all.size());
-    if (n < replicas) return false;
+    if (n < least) return false;
     // Keeps the packing and halves the fullest until there are enough, so that
     // no limit is broken.
-    while (static_cast<int64_t>(microbatches_.size()) < replicas) {
+    while (static_cast<int64_t>(microbatches_.size()) < least) {
       auto fullest = std::max_element(
           microbatches_.begin(), microbatches_.end(),
           [](const auto& a, const auto& b) { return a.size() < b.size(); });
@@ -269,6 +272,11 @@ absl::StatusOr<PackedStep> PackStep(const JobSpec& job,
                         "parallel.dp is %d and each replica needs at least one",
                         step.num_samples, first_sample, replicas));
   }
+  if (emulator::ReplicasThatMeet(job) > 1) {
+    // Each needs as many microbatches as the others; with too few samples for
+    // that they are as they are.
+    packer.Spread(CeilDiv(packer.size(), replicas) * replicas);
+  }
   const int32_t first_piece = step.samples.samples.size();
   for (Piece& piece : pieces) {
     step.samples.samples.push_back(std::move(piece.sample));
@@ -317,6 +325,39 @@ bool CutsMore(const PackedStep& step, const JobSpec& than) {
                      [](const auto& more) { return more.second > 0; });
 }
 
+namespace {
+
+// Returns into how many slices a module's instances in a microbatch are cut.
+int64_t SlicesOf(int64_t instances, int64_t size) {
+  return size > 0 ? CeilDiv(instances, size) : 1;
+}
+
+// Returns the least number of slices of the module in a microbatch of any
+// replica that `replica` meets in its passes, which need as many in each;
+// replicas that have nothing of it there do not count.
+int64_t CommonSlices(const ModelSpec& model, const PackedStep& step,
+                     int32_t replica, int32_t meet, MicrobatchId microbatch,
+                     ModuleId module, int64_t size) {
+  const auto first = static_cast<size_t>(replica / meet * meet);
+  const size_t end =
+      std::min(first + static_cast<size_t>(meet), step.packed.size());
+  const auto k = static_cast<size_t>(microbatch.value());
+  IdVector<ModuleId, std::vector<WorkShape>> instances(model.modules.size());
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (size_t r = first; r < end; ++r) {
+    if (k >= step.packed[r].size()) continue;
+    for (std::vector<WorkShape>& of_module : instances) of_module.clear();
+    for (const SampleId sample : step.packed[r][k]) {
+      AppendInstances(model, step.samples.samples[sample], &instances);
+    }
+    const auto n = static_cast<int64_t>(instances[module].size());
+    if (n > 0) least = std::min(least, SlicesOf(n, size));
+  }
+  return least;
+}
+
+}  // namespace
+
 absl::StatusOr<Microbatches> SplitMicrobatches(const JobSpec& job,
                                                const PackedStep& step,
                                                int32_t replica,
@@ -348,6 +389,7 @@ absl::StatusOr<Microbatches> SplitUnpadded(const JobSpec& job,
   result.num_microbatches = static_cast<int32_t>(packed.size());
   result.num_samples = step.num_samples;
   result.num_split_samples = step.num_split_samples;
+  const int32_t meet = emulator::ReplicasThatMeet(job);
   IdVector<ModuleId, std::vector<WorkShape>> instances(model.modules.size());
   for (const std::vector<SampleId>& samples : packed) {
     for (std::vector<WorkShape>& of_module : instances) of_module.clear();
@@ -360,7 +402,10 @@ absl::StatusOr<Microbatches> SplitUnpadded(const JobSpec& job,
       const auto n = static_cast<int64_t>(all.size());
       if (n == 0) continue;
       const int64_t size = partition.sub_microbatch_instances[m];
-      const int64_t slices = size > 0 ? (n + size - 1) / size : 1;
+      int64_t slices = SlicesOf(n, size);
+      if (slices > 1 && meet > 1 && emulator::MeetsInPasses(job, m)) {
+        slices = CommonSlices(model, step, replica, meet, microbatch, m, size);
+      }
       const int32_t copies = job.CopiesOf(m);
       int32_t index = 0;
       for (int64_t s = 0; s < slices; ++s) {

@@ -42,7 +42,8 @@ struct PackedStep {
 // joins the open microbatch unless that breaks its token, image or second
 // limit. Replicas are filled in turn: microbatch 0 of each, then microbatch 1
 // of each. If the samples run out, the step is short, with at least one
-// microbatch per replica.
+// microbatch per replica, and as many in each if they meet within passes
+// (emulator/cluster/meeting_replicas.h) and have samples enough.
 //
 // Tokens are those of the backbones, or without a backbone those of the last
 // module; images are images and clips; seconds are those of clips (as far as
@@ -69,8 +70,11 @@ bool CutsMore(const PackedStep& step, const JobSpec& than);
 // Returns the sub-microbatches of one replica of a packed step: the instances
 // of each module in a microbatch, in order, in ceil(N / B) even slices, with B
 // from the partition (DIP section 4.1), padded as training.shape_buckets say
-// (partition/batching/shape_buckets.h). B = 0: one slice. InvalidArgument: no
-// such replica, or a partition of another model. O(instances).
+// (partition/batching/shape_buckets.h). B = 0: one slice. A module in whose
+// passes replicas meet (emulator/cluster/meeting_replicas.h) has in each of
+// them as many slices as in the one that needs fewest. InvalidArgument: no such
+// replica, or a partition of another model. O(instances), of all replicas that
+// meet.
 absl::StatusOr<Microbatches> SplitMicrobatches(const JobSpec& job,
                                                const PackedStep& step,
                                                int32_t replica,

@@ -19,6 +19,7 @@ using ::pipeloom::testing::IsOk;
 using ::pipeloom::testing::RandomBatch;
 using ::pipeloom::testing::RandomJob;
 using ::pipeloom::testing::RandomMixedBatch;
+using ::pipeloom::testing::SmallExpertJob;
 using ::pipeloom::testing::SmallVlmJob;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -110,6 +111,18 @@ TEST(PackStepTest, ShortLastStepGivesEveryReplicaSomething) {
   EXPECT_THAT(step.packed[1], ElementsAre(Ids({2})));
   EXPECT_THAT(PackStep(TinyJob(4, 2), TextBatch({9, 9, 9}), 2),
               FailsWith(kInvalid, HasSubstr("parallel.dp is 2")));
+}
+
+TEST(PackStepTest, ReplicasThatMeetHaveAsManyMicrobatchesEach) {
+  JobSpec job = SmallExpertJob();
+  const BatchMetadata batch = TextBatch({2000, 2000, 1000, 700});
+  ASSERT_OK_AND_ASSIGN(const PackedStep step, PackStep(job, batch, 0));
+  EXPECT_THAT(step.packed[0], ElementsAre(Ids({0}), Ids({2})));
+  EXPECT_THAT(step.packed[1], ElementsAre(Ids({1}), Ids({3})));
+  job.parallel.ep = 1;
+  ASSERT_OK_AND_ASSIGN(const PackedStep apart, PackStep(job, batch, 0));
+  EXPECT_THAT(apart.packed[0], ElementsAre(Ids({0}), Ids({2, 3})));
+  EXPECT_THAT(apart.packed[1], ElementsAre(Ids({1})));
 }
 
 TEST(PackStepTest, AnEmptyOrUsedUpBatchIsAnError) {
@@ -398,6 +411,47 @@ TEST(SplitMicrobatchesTest, CoversEveryInstanceOnce) {
     }
     EXPECT_GT(tokens, 0);
   }
+}
+
+// Microbatches of 3 and 7, then of 4 and 5 samples; slices of 2.
+TEST(SplitMicrobatchesTest, ReplicasThatMeetHaveAsManySlicesEach) {
+  JobSpec job = SmallExpertJob();
+  PackedStep step;
+  step.samples = RandomBatch(1, 19, 1);
+  int32_t next = 0;
+  const auto ids = [&next](int count) {
+    std::vector<SampleId> samples;
+    while (count-- > 0) samples.emplace_back(next++);
+    return samples;
+  };
+  step.packed = {{ids(3), ids(4)}, {ids(7), ids(5)}};
+  step.num_samples = 19;
+  Partition partition;
+  partition.sub_microbatch_instances = {1, 2};
+  const auto slices = [&](int32_t replica, ModuleId module) {
+    const auto microbatches = SplitMicrobatches(job, step, replica, partition);
+    EXPECT_THAT(microbatches, IsOk());
+    std::vector<size_t> counts;
+    for (const int32_t m : {0, 1}) {
+      counts.push_back(microbatches->Of(MicrobatchId(m), module).size());
+    }
+    return counts;
+  };
+  const ModuleId encoder(0);
+  const ModuleId backbone(1);
+  for (const int32_t r : {0, 1}) {
+    EXPECT_THAT(slices(r, backbone), ElementsAre(2, 2)) << r;
+  }
+  // The encoder has no experts.
+  EXPECT_NE(slices(0, encoder), slices(1, encoder));
+  // Experts on one replica each.
+  job.parallel.ep = 1;
+  EXPECT_THAT(slices(0, backbone), ElementsAre(2, 2));
+  EXPECT_THAT(slices(1, backbone), ElementsAre(4, 3));
+  // One replica alone does not know the others.
+  job.parallel.ep = 2;
+  step.packed[0].clear();
+  EXPECT_THAT(slices(1, backbone), ElementsAre(4, 3));
 }
 
 TEST(SplitMicrobatchesTest, RefusesAReplicaOrPartitionThatDoesNotFit) {

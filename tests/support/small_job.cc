@@ -91,6 +91,21 @@ JobSpec SmallVlmJob() {
   return job;
 }
 
+JobSpec SmallExpertJob() {
+  JobSpec job = SmallVlmJob();
+  for (LayerSpec& layer : job.model.modules[ModuleId(1)].layers) {
+    if (layer.kind != LayerKind::kTransformer) continue;
+    layer.ffn = {.hidden = 0,
+                 .gated = true,
+                 .experts = 8,
+                 .experts_per_token = 2,
+                 .expert_hidden = 1024};
+  }
+  job.parallel.dp = 2;
+  job.parallel.ep = 2;
+  return job;
+}
+
 BatchMetadata RandomBatch(uint64_t seed, int32_t num_samples,
                           int32_t max_images) {
   Random random(seed);

@@ -15,6 +15,10 @@ namespace pipeloom::testing {
 // Passes ValidateJobSpec.
 JobSpec SmallVlmJob();
 
+// The same with 8 experts, of which a token visits 2, in each block of the
+// backbone, spread over 2 replicas. Passes ValidateJobSpec.
+JobSpec SmallExpertJob();
+
 // Random samples: up to `max_images` images and some text each; with
 // max_images = 0 text only.
 BatchMetadata RandomBatch(uint64_t seed, int32_t num_samples,

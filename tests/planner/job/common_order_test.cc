@@ -1,0 +1,121 @@
+#include "planner/job/common_order.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "emulator/cluster/meeting_replicas.h"
+#include "planner/strategies/registry.h"
+#include "tests/support/small_job.h"
+#include "tests/support/status_matchers.h"
+
+namespace pipeloom::planner {
+namespace {
+
+using ::pipeloom::testing::IsOk;
+using ::pipeloom::testing::RandomBatch;
+using ::pipeloom::testing::SmallExpertJob;
+
+constexpr int32_t kReplicas = 2;
+
+// Two replicas that hold half of the backbone's experts each.
+struct Case {
+  JobSpec job = SmallExpertJob();
+  BatchMetadata batch{};
+  std::unique_ptr<Strategy> strategy{};
+  std::unique_ptr<emulator::StageCostModel> costs{};
+  partition::PackedStep packed{};
+  PreparedJob prepared{};
+
+  Case(const char* name, uint64_t seed, int32_t max_images)
+      : batch(RandomBatch(seed, 400, max_images)),
+        strategy(*MakeStrategy(name)) {
+    EXPECT_THAT(ValidateJobSpec(job), IsOk());
+    costs = std::make_unique<emulator::StageCostModel>(job);
+    packed = *partition::PackStep(job, batch, 0);
+    prepared = *PrepareJob(*strategy, *costs, batch);
+  }
+  PlanInput Input(int32_t replica) const {
+    PlanInput input;
+    input.packed = &packed;
+    input.replica = replica;
+    input.budget.max_evaluations = 60;
+    return input;
+  }
+  emulator::MeetingStep Meet(const std::vector<PlanResult>& results) const {
+    std::vector<emulator::MeetingReplica> replicas;
+    for (const PlanResult& r : results) replicas.push_back({.plan = &r.plan});
+    const auto step = emulator::EmulateMeeting(job, replicas);
+    EXPECT_THAT(step, IsOk());
+    return *step;
+  }
+};
+
+// Plans both replicas, as one or each by itself.
+std::vector<PlanResult> Plans(const Case& c, bool in_common) {
+  std::vector<PlanResult> results;
+  std::optional<CommonOrder> order;
+  if (in_common) {
+    auto found = CommonOrder::Search(c.prepared, c.Input(0));
+    EXPECT_THAT(found, IsOk());
+    order = *std::move(found);
+  }
+  for (int32_t r = 0; r < kReplicas; ++r) {
+    auto plan =
+        in_common ? order->Plan(c.Input(r)) : PlanStep(c.prepared, c.Input(r));
+    EXPECT_THAT(plan, IsOk());
+    EXPECT_EQ(plan->plan.replica, r);
+    EXPECT_EQ(plan->plan.schedule, c.prepared.strategy->name());
+    results.push_back(*std::move(plan));
+  }
+  return results;
+}
+
+TEST(CommonOrderTest, ReplicasRunTogetherThatCouldNotAlone) {
+  int alone = 0;
+  for (const char* name : {"pipeloom", "dip"}) {
+    for (const int32_t images : {0, 2}) {
+      for (uint64_t seed = 1; seed <= 3; ++seed) {
+        SCOPED_TRACE(::testing::Message() << name << images << " " << seed);
+        const Case c(name, seed, images);
+        ASSERT_TRUE(NeedsCommonOrder(c.prepared));
+        alone += c.Meet(Plans(c, false)).different.has_value() ? 1 : 0;
+        const std::vector<PlanResult> together = Plans(c, true);
+        const emulator::MeetingStep step = c.Meet(together);
+        EXPECT_FALSE(step.different.has_value()) << step.different->value();
+        for (const PlanResult& r : together) {
+          EXPECT_GE(step.step_time, r.predicted.step_time());
+          // Waits cost something, not a multiple.
+          EXPECT_LE(ToSeconds(step.step_time),
+                    1.5 * ToSeconds(r.predicted.step_time()));
+        }
+      }
+    }
+  }
+  EXPECT_GE(alone, 6) << "of 12 need one";
+}
+
+TEST(CommonOrderTest, ItIsFoundAgain) {
+  const Case c("pipeloom", 3, 2);
+  ASSERT_OK_AND_ASSIGN(const CommonOrder first,
+                       CommonOrder::Search(c.prepared, c.Input(0)));
+  ASSERT_OK_AND_ASSIGN(const CommonOrder again,
+                       CommonOrder::Search(c.prepared, c.Input(0)));
+  ASSERT_OK_AND_ASSIGN(const PlanResult a, first.Plan(c.Input(1)));
+  ASSERT_OK_AND_ASSIGN(const PlanResult b, again.Plan(c.Input(1)));
+  EXPECT_EQ(a.plan.programs, b.plan.programs);
+}
+
+TEST(CommonOrderTest, OnlySearchesOfReplicasThatMeetNeedOne) {
+  EXPECT_FALSE(NeedsCommonOrder(Case("1f1b", 1, 0).prepared));
+  Case apart("pipeloom", 1, 0);
+  apart.job.parallel.ep = 1;
+  const emulator::StageCostModel costs(apart.job);
+  apart.prepared.costs = &costs;
+  EXPECT_FALSE(NeedsCommonOrder(apart.prepared));
+}
+
+}  // namespace
+}  // namespace pipeloom::planner

@@ -17,10 +17,12 @@ constexpr int kLevels = 8;  // Steps from keeping everything to min-memory.
 
 class StaticStrategy : public Strategy {
  public:
-  StaticStrategy(StaticOrder order, Partition partition)
-      : order_(std::move(order)), partition_(std::move(partition)) {}
+  StaticStrategy(StaticOrder order, Partition partition, absl::string_view name)
+      : order_(std::move(order)),
+        partition_(std::move(partition)),
+        name_(name) {}
 
-  absl::string_view name() const override { return "static"; }
+  absl::string_view name() const override { return name_; }
   absl::StatusOr<Partition> MakePartition(
       const emulator::StageCostModel&, const BatchMetadata&,
       const std::stop_token&) const override {
@@ -99,6 +101,7 @@ class StaticStrategy : public Strategy {
  private:
   StaticOrder order_;
   Partition partition_;
+  absl::string_view name_;
 };
 
 }  // namespace
@@ -150,12 +153,17 @@ RankOrders StaticOrder::For(const StageGraph& graph) const {
   return orders;
 }
 
+std::unique_ptr<Strategy> ReplayOf(const PlanResult& plan,
+                                   const Partition& partition,
+                                   absl::string_view name) {
+  return std::make_unique<StaticStrategy>(
+      StaticOrder(plan.plan.graph, plan.predicted), partition, name);
+}
+
 absl::StatusOr<std::unique_ptr<Strategy>> MakeStatic(const PreparedJob& job,
                                                      const PlanInput& typical) {
   PIPELOOM_ASSIGN_OR_RETURN(const PlanResult plan, PlanStep(job, typical));
-  std::unique_ptr<Strategy> strategy = std::make_unique<StaticStrategy>(
-      StaticOrder(plan.plan.graph, plan.predicted), job.partition);
-  return strategy;
+  return ReplayOf(plan, job.partition, "static");
 }
 
 }  // namespace pipeloom::planner

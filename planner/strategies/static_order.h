@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "ir/plan/schedule.h"
 #include "ir/plan/stage_graph.h"
 #include "ir/plan/step_trace.h"
@@ -44,11 +45,17 @@ class StaticOrder {
       places_{};
 };
 
+// Returns a strategy that replays the order of a plan, under that name, which
+// must outlive it. Memory choices are made anew every step, the best of ten
+// levels from everything kept to the least possible.
+std::unique_ptr<Strategy> ReplayOf(const PlanResult& plan,
+                                   const Partition& partition,
+                                   absl::string_view name);
+
 // Plans the typical step with the job's strategy and input, and returns the
-// strategy "static", which replays that order. Its memory choices are made anew
-// every step, the best of ten levels from everything kept to the least
-// possible: more than a static plan has, in favour of the thesis. Its partition
-// is the job's. Errors are those of PlanStep.
+// strategy "static", which replays that order (ReplayOf): its memory choices
+// are more than a static plan has, in favour of the thesis. Its partition is
+// the job's. Errors are those of PlanStep.
 absl::StatusOr<std::unique_ptr<Strategy>> MakeStatic(const PreparedJob& job,
                                                      const PlanInput& typical);
 

@@ -13,6 +13,7 @@
 #include "ir/job/device_generation.h"
 #include "partition/batching/balance_step.h"
 #include "planner/bounds/job_bound.h"
+#include "planner/job/common_order.h"
 #include "planner/job/plan_deferred.h"
 #include "planner/strategies/registry.h"
 #include "planner/strategy.h"
@@ -51,7 +52,7 @@ std::vector<std::string> UsualSchedules() {
 }
 
 Duration PlannedStep::step_time() const {
-  return slowest().predicted.step_time();
+  return std::max(together, slowest().predicted.step_time());
 }
 
 Duration PlannedStep::lower_bound() const {
@@ -179,18 +180,26 @@ std::vector<std::string> MfuNotes(const JobSpec& job, double mfu) {
       100 * mfu, 100 * most)};
 }
 
-std::vector<std::string> MeetingNotes(const emulator::StageCostModel& costs,
-                                      const PlannedStep& step) {
-  const JobSpec& job = costs.job();
-  const int32_t meet = emulator::ReplicasThatMeet(job);
-  if (meet == 1 || step.replicas.size() < 2) return {};
+namespace {
+
+absl::StatusOr<emulator::MeetingStep> Meet(
+    const emulator::StageCostModel& costs, const PlannedStep& step) {
   std::vector<emulator::MeetingReplica> replicas;
   for (const planner::PlanResult& r : step.replicas) {
     replicas.push_back({.plan = &r.plan,
                         .options = costs.ForReplica(r.plan.replica).Network()});
   }
-  const absl::StatusOr<emulator::MeetingStep> meeting =
-      emulator::EmulateMeeting(job, replicas);
+  return emulator::EmulateMeeting(costs.job(), replicas);
+}
+
+}  // namespace
+
+std::vector<std::string> MeetingNotes(const emulator::StageCostModel& costs,
+                                      const PlannedStep& step) {
+  const JobSpec& job = costs.job();
+  const int32_t meet = emulator::ReplicasThatMeet(job);
+  if (meet == 1 || step.replicas.size() < 2) return {};
+  const absl::StatusOr<emulator::MeetingStep> meeting = Meet(costs, step);
   if (!meeting.ok()) return {};
   const bool gathers =
       job.training.optimizer_sharding == OptimizerSharding::kZero3;
@@ -207,23 +216,20 @@ std::vector<std::string> MeetingNotes(const emulator::StageCostModel& costs,
     return {absl::StrFormat(
         "%s, but their plans have other passes or another order on rank %d "
         "and cannot run together: that takes as many microbatches in each "
-        "replica, with the same modules in each, and a strategy whose order "
-        "does not depend on times, such as 1f1b; or %s",
+        "replica, with the same modules in each; or %s",
         why, meeting->different->value(),
         gathers ? "a sharding below ZeRO-3"
                 : "experts on the GPUs of one rank")};
   }
   constexpr double kWorthSaying = 1.005;
-  if (ToSeconds(meeting->step_time) <=
-      kWorthSaying * ToSeconds(step.step_time())) {
+  const Duration alone = step.slowest().predicted.step_time();
+  if (ToSeconds(meeting->step_time) <= kWorthSaying * ToSeconds(alone)) {
     return {};
   }
   return {absl::StrFormat(
       "%s: together the step takes %s or more, as no pass ends before that of "
-      "the slowest of them; %s is predicted for replicas that do not wait for "
-      "each other",
-      why, FormatDuration(meeting->step_time),
-      FormatDuration(step.step_time()))};
+      "the slowest of them; it would take %s if none waited for another",
+      why, FormatDuration(meeting->step_time), FormatDuration(alone))};
 }
 
 Throughput ThroughputOf(const JobSpec& job,
@@ -273,6 +279,10 @@ absl::StatusOr<PlannedStep> PlanReplicas(
        before.subspan(before.size() - std::min(kCarried, before.size()))) {
     for (const planner::PlanResult& result : earlier.replicas) carry(result);
   }
+  const int32_t meet = emulator::ReplicasThatMeet(prepared.costs->job());
+  const bool shares_order =
+      replicas > 1 && !settings.defer && planner::NeedsCommonOrder(prepared);
+  std::optional<planner::CommonOrder> common;
   for (int32_t replica = 0; replica < replicas; ++replica) {
     if (stop.stop_requested()) return absl::CancelledError("stopped");
     if (progress) progress(step * replicas + replica, detail);
@@ -294,6 +304,19 @@ absl::StatusOr<PlannedStep> PlanReplicas(
       PIPELOOM_ASSIGN_OR_RETURN(planner::DeferredPlan result,
                                 planner::PlanDeferred(prepared, input, costs));
       planned.replicas.push_back(std::move(result.plan));
+    } else if (shares_order) {
+      if (replica % meet == 0) {
+        PIPELOOM_ASSIGN_OR_RETURN(
+            common, planner::CommonOrder::Search(prepared, input));
+        carry(*common->searched());
+      }
+      input.budget = StartBudget(settings, stop);
+      PIPELOOM_ASSIGN_OR_RETURN(planner::PlanResult result,
+                                common->Plan(input));
+      if (replica % meet == 0) {
+        result.evaluations += common->searched()->evaluations;
+      }
+      planned.replicas.push_back(std::move(result));
     } else {
       PIPELOOM_ASSIGN_OR_RETURN(planner::PlanResult result,
                                 planner::PlanStep(prepared, input));
@@ -311,6 +334,11 @@ absl::StatusOr<PlannedStep> PlanReplicas(
   }
   if (stop.stop_requested() && !keeps_cut) {
     return absl::CancelledError("stopped");
+  }
+  if (meet > 1 && replicas > 1) {
+    PIPELOOM_ASSIGN_OR_RETURN(const emulator::MeetingStep meeting,
+                              Meet(*prepared.costs, planned));
+    planned.together = meeting.step_time;
   }
   return planned;
 }

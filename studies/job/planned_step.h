@@ -29,8 +29,12 @@ struct PlannedStep {
   // the slowest replica (planner/bounds/job_bound.h). 0 if the planner changed
   // the microbatches.
   Duration any_partition_bound{};
+  // The least time of replicas that meet within passes, if they can run
+  // together (emulator/cluster/meeting_replicas.h); else 0.
+  Duration together{};
 
-  // Returns the step time of the slowest replica.
+  // Returns the step time of the slowest replica, with its waits for replicas
+  // that it meets.
   Duration step_time() const;
   // Return the largest lower bound of the replicas, and its source.
   Duration lower_bound() const;
@@ -69,9 +73,9 @@ StepMeans MeansOf(const std::vector<PlannedStep>& steps);
 std::vector<std::string> MfuNotes(const JobSpec& job, double mfu);
 
 // Returns a remark if replicas meet within passes
-// (emulator/cluster/meeting_replicas.h) and the step's plans, which are made
-// for each replica by itself, cannot run together, or take longer together than
-// predicted. None otherwise, or for a step of one replica.
+// (emulator/cluster/meeting_replicas.h) and the step's plans cannot run
+// together, or take longer together than each by itself. None otherwise, or for
+// a step of one replica.
 std::vector<std::string> MeetingNotes(const emulator::StageCostModel& costs,
                                       const PlannedStep& step);
 

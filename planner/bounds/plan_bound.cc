@@ -43,14 +43,15 @@ int64_t LoadWithGaps(const FlatGraph& least, const StageGraph& graph,
   std::vector<int64_t> tail(ranks, kNoLimit);
   for (const StagePairId id : memory.pairs.ids()) {
     const partition::StagePair& pair = memory.pairs[id];
-    if (pair.backward.is_none() || pair.weight_grad.is_none()) continue;
+    if (pair.backward.is_none()) continue;
     const auto r = static_cast<size_t>(graph.task(pair.backward).rank.value());
     int64_t gap = memory.effect(id, 0).gap.count();
     if (memory.has_other_form(id)) {
       gap = std::max(gap, memory.effect_in_other_form(id, 0).gap.count());
     }
+    // The backward of a frozen stage may hide the weight gradients of others.
     gaps[r] += gap;
-    apart[r] += WeightGradAlone(memory, id);
+    if (!pair.weight_grad.is_none()) apart[r] += WeightGradAlone(memory, id);
   }
   const HeadsAndTails chains = ChainsOf(least);
   for (int32_t t = 0; t < least.num_tasks; ++t) {
@@ -76,10 +77,11 @@ struct PricedChoice {
 };
 
 // Returns the choices of a pair. Its activations are held for `chain` ns at
-// least between forward and backward.
+// least between forward and backward. `hides`: its rank has weight gradients,
+// which run in the gaps of any backward.
 std::vector<PricedChoice> ChoicesOf(const StageGraph& graph,
                                     const partition::StepMemory& memory,
-                                    StagePairId id, int64_t chain) {
+                                    StagePairId id, int64_t chain, bool hides) {
   const partition::StagePair& pair = memory.pairs[id];
   const auto forward =
       static_cast<double>(graph.task(pair.forward).duration.count());
@@ -89,10 +91,10 @@ std::vector<PricedChoice> ChoicesOf(const StageGraph& graph,
     PricedChoice choice;
     choice.time = forward + backward;
     if (!pair.weight_grad.is_none()) {
-      // All gaps of a rank together hide at most their sum.
-      choice.time +=
-          static_cast<double>((effect.weight_grad - effect.gap).count());
+      choice.time += static_cast<double>(effect.weight_grad.count());
     }
+    // All gaps of a rank together hide at most their sum.
+    if (hides) choice.time -= static_cast<double>(effect.gap.count());
     choice.area =
         static_cast<double>(effect.forward_alloc.count()) * forward +
         static_cast<double>(effect.held().count()) *
@@ -135,10 +137,16 @@ NamedBound LoadAgainstMemory(const FlatGraph& least, const StageGraph& graph,
   const std::vector<int64_t> between = ChainsBetween(least, ends);
   if (between.empty()) return {};
   const auto ranks = static_cast<size_t>(least.num_ranks);
+  std::vector<bool> hides(ranks, false);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (memory.pairs[ids[i]].weight_grad.is_none()) continue;
+    hides[least.rank[ends[i].first]] = true;
+  }
   std::vector<std::vector<std::vector<PricedChoice>>> pairs(ranks);
   for (size_t i = 0; i < ids.size(); ++i) {
-    pairs[least.rank[ends[i].first]].push_back(
-        ChoicesOf(graph, memory, ids[i], std::max<int64_t>(0, between[i])));
+    const auto r = static_cast<size_t>(least.rank[ends[i].first]);
+    pairs[r].push_back(ChoicesOf(graph, memory, ids[i],
+                                 std::max<int64_t>(0, between[i]), hides[r]));
   }
   std::vector<double> other(ranks, 0);
   std::vector<int64_t> head(ranks, kNoLimit);

@@ -1,10 +1,12 @@
 #include "service/core/plan_desk.h"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "base/numeric.h"
 #include "service/jobs/ready_plan.h"
 #include "service/os/thread_priority.h"
 
@@ -46,6 +48,10 @@ void PlanDesk::End(const std::vector<std::string>& jobs) {
   threads_.clear();
 }
 
+Duration PlanDesk::CostOf(const ServedJob& job) const {
+  return std::min<Duration>(job.spec().search.deadline, options_.max_search);
+}
+
 void PlanDesk::Queue(const Submission& submission, int32_t replica,
                      const Fingerprint& search, bool hurry) {
   const StepBatch& batch = *submission.batch;
@@ -55,12 +61,20 @@ void PlanDesk::Queue(const Submission& submission, int32_t replica,
   work.run = [this, key, submission, now](const std::stop_token& stop) {
     Make(key, submission, now, stop);
   };
-  work.cost = std::min<Duration>(submission.job->spec().search.deadline,
-                                 options_.max_search);
+  work.cost = CostOf(*submission.job);
   work.like = search;
   if (!queue_.Submit(key, std::move(work))) return;  // The service ends.
   if (hurry) queue_.Hurry(key);
-  timer_->At(now + options_.patience, [this, key] { queue_.MakeRoomFor(key); });
+  Watch(key, queue_.BegunBefore(key).value_or(0));
+}
+
+void PlanDesk::Watch(const PlanKey& key, int64_t begun) {
+  timer_->At(Clock::now() + options_.patience, [this, key, begun] {
+    const std::optional<int64_t> now = queue_.BegunBefore(key);
+    if (!now.has_value()) return;
+    if (*now == begun) queue_.MakeRoomFor(key);
+    Watch(key, *now);
+  });
 }
 
 absl::StatusOr<ReadyPlan> PlanDesk::FindOrMake(const PlanKey& key,
@@ -74,7 +88,7 @@ absl::StatusOr<ReadyPlan> PlanDesk::FindOrMake(const PlanKey& key,
         submission.files->LoadPlan(OriginOf(batch), key.step, key.replica);
     if (known.ok()) {
       ++metrics_->plans_restored;
-      queue_.Refund(key);
+      queue_.Charge(key, kZero);
       return known;
     }
     if (absl::IsDataLoss(known.status()) ||
@@ -89,18 +103,25 @@ absl::StatusOr<ReadyPlan> PlanDesk::FindOrMake(const PlanKey& key,
   }
   const int32_t busy = std::max(1, queue_.ready());
   const int32_t threads = std::max(1, options_.threads / busy);
+  SearchEffort effort{.threads = threads,
+                      .workers = options_.workers,
+                      .most = options_.max_search,
+                      .part = owner_.part(key.job)};
+  queue_.Charge(key, Nanoseconds(std::llround(
+                         Real(CostOf(*submission.job).count()) * effort.part)));
   absl::StatusOr<ReadyPlan> made =
-      MakeReadyPlan(*submission.job, batch, key.replica,
-                    {.threads = threads,
-                     .workers = options_.workers,
-                     .most = options_.max_search},
-                    stop, &cache_);
+      MakeReadyPlan(*submission.job, batch, key.replica, effort, stop, &cache_);
   if (made.ok()) {
-    if (made->statistics.cache_hit()) queue_.Refund(key);
+    if (made->statistics.cache_hit()) {
+      queue_.Charge(key, kZero);
+    } else if (effort.part < 1) {
+      ++metrics_->searches_shortened;
+    }
     // The plan of a search that was cut short serves those who have no time.
-    queue_.SetFree(key, made->quality == v1::PLAN_QUALITY_BEST_SO_FAR
-                            ? PlanAhead::Waiters::kHurried
-                            : PlanAhead::Waiters::kAll);
+    queue_.SetFree(
+        key, made->quality == v1::PLAN_QUALITY_BEST_SO_FAR && effort.part == 1
+                 ? PlanAhead::Waiters::kHurried
+                 : PlanAhead::Waiters::kAll);
   }
   return made;
 }

@@ -45,7 +45,8 @@ class PlanDesk {
     int32_t workers = planner::kUsualWorkers;
     // The longest search for a step, whatever the job asks for.
     std::chrono::nanoseconds max_search{std::chrono::seconds(60)};
-    // A search is cut short if another job has waited so long for a thread.
+    // A search is cut short if another job has waited so long for a thread, so
+    // that none of its searches has begun.
     std::chrono::nanoseconds patience{std::chrono::seconds(5)};
     Bytes cache_bytes{int64_t{128} << 20};
   };
@@ -57,6 +58,8 @@ class PlanDesk {
     std::function<bool(const PlanKey& key, const Submission& submission,
                        bool cut_short)>
         wants{};
+    // Returns SearchPace::part of the job.
+    std::function<double(const std::string& job)> part{};
     // Takes what was made. Called once for each plan that was wanted.
     std::function<void(DeskResult)> take{};
   };
@@ -91,6 +94,11 @@ class PlanDesk {
 
   void Make(const PlanKey& key, const Submission& submission,
             Clock::time_point submitted, const std::stop_token& stop);
+  // Returns the search time that a plan of the job is charged with.
+  Duration CostOf(const ServedJob& job) const;
+  // Looks after the patience, as long as the key is queued, if its job's
+  // searches are still as many as `begun`, and then makes room for it.
+  void Watch(const PlanKey& key, int64_t begun);
   // Reads the plan from disk if it was made before, else makes it.
   absl::StatusOr<ReadyPlan> FindOrMake(const PlanKey& key,
                                        const Submission& submission,

@@ -149,6 +149,14 @@ std::optional<WaitingCall> PlannerCore::TakeCall(int64_t number) {
   const MutexLock lock(&mutex_);
   std::optional<WaitingCall> call = calls_.Take(number);
   if (!call.has_value()) return std::nullopt;
+  if (!draining_ && table_.NoteLate(call->key)) {
+    const Job& job = *table_.Find(call->key.job);
+    log_->Write(
+        LogLevel::kWarning, "plan_late",
+        {{"job", call->key.job},
+         {"step", call->key.step},
+         {"search_time_percent", static_cast<int64_t>(100 * job.pace.part())}});
+  }
   desk_->queue().Leave(call->key);
   drained_.NotifyAll();
   return call;

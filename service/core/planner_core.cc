@@ -52,6 +52,12 @@ absl::StatusOr<std::unique_ptr<PlannerCore>> PlannerCore::Create(
                                  const Submission& submission, bool cut_short) {
                             return self->Wants(key, submission, cut_short);
                           },
+                      .part =
+                          [self](const std::string& job) {
+                            const MutexLock lock(&self->mutex_);
+                            const Job* found = self->table_.Find(job);
+                            return found == nullptr ? 1 : found->pace.part();
+                          },
                       .take =
                           [self](DeskResult result) {
                             self->publisher_.Post(

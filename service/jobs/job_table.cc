@@ -122,6 +122,7 @@ void JobTable::BeginAttempt(int64_t attempt, Job* job, Gone* gone) {
   gone->files.push_back({.files = job->files, .attempt = job->attempt});
   job->steps.clear();
   job->fetches.clear();
+  job->pace.BeginAttempt();
   job->newest = -1;
   job->attempt = attempt;
   job->attempt_saved = false;
@@ -211,7 +212,17 @@ int64_t JobTable::PassedBy(const Job& job) {
   return passed;
 }
 
+bool JobTable::NoteLate(const PlanKey& key) {
+  if (!HasBatch(key)) return false;
+  Job& job = *Find(key.job);
+  // Searches by evaluations take as long as they take.
+  return job.served->spec().search.evaluations == 0 &&
+         FindOutcome(job, key) == nullptr &&
+         job.pace.Late(key.step, job.newest);
+}
+
 void JobTable::NoteFetch(const PlanKey& key, int32_t rank, Job* job) {
+  job->pace.InTime(key.step);
   Job::Fetches& fetches = job->fetches[key.replica];
   if (fetches.ranks.empty()) {
     fetches.ranks.assign(static_cast<size_t>(job->served->spec().parallel.pp),

@@ -36,6 +36,7 @@
 #include "service/jobs/step_batch.h"
 #include "service/jobs/waiting_calls.h"
 #include "service/plans/plan_ahead.h"
+#include "service/plans/search_pace.h"
 
 namespace pipeloom::service {
 
@@ -90,6 +91,7 @@ struct Job {
   Bytes plan_bytes{};                    // Made and promised.
   double bytes_per_task = 400;           // Average over plans made so far.
   std::chrono::steady_clock::time_point used{};  // Time of the latest call.
+  SearchPace pace{};
   // Moving average of the time that a hurried plan takes.
   std::chrono::nanoseconds least_time{std::chrono::milliseconds(50)};
 };
@@ -181,6 +183,9 @@ class JobTable {
   bool HasRoom(Bytes size) const {
     return plan_bytes_ + size <= limits_.plan_bytes;
   }
+  // Notes that a call for a plan leaves before there is one. Returns whether
+  // the job's searches take less time from now on.
+  bool NoteLate(const PlanKey& key);
   // Notes that a plan is handed out.
   static void NoteFetch(const PlanKey& key, int32_t rank, Job* job);
   // Returns the newest step that every rank has fetched or passed; -1: none.

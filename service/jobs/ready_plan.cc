@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <memory>
 #include <set>
 #include <utility>
@@ -44,7 +45,10 @@ planner::SearchBudget StartBudget(const SearchSpec& search,
   }
   const std::chrono::nanoseconds whole(
       std::clamp<int64_t>(search.deadline.count(), 1, effort.most.count()));
-  planner::EndAfter(Clock::now(), whole, &budget);
+  planner::EndAfter(
+      Clock::now(),
+      std::chrono::nanoseconds(std::llround(Real(whole.count()) * effort.part)),
+      &budget);
   return budget;
 }
 
@@ -93,7 +97,8 @@ struct Found {
 };
 
 absl::StatusOr<Found> PlanDeferred(const StepBatch& batch,
-                                   const planner::PlanInput& input) {
+                                   const planner::PlanInput& input,
+                                   bool shortened) {
   const planner::PreparedJob& prepared = batch.epoch->planner->prepared();
   const JobSpec& job = prepared.costs->job();
   PIPELOOM_ASSIGN_OR_RETURN(const partition::SampleCosts costs,
@@ -105,8 +110,8 @@ absl::StatusOr<Found> PlanDeferred(const StepBatch& batch,
   if (result.deferred) {
     found.packed = partition::DeferSurplus(job, costs, batch.packed).packed;
   }
-  found.cut_short =
-      input.budget.stop.stop_requested() && !result.plan.proven_optimal;
+  found.cut_short = (input.budget.stop.stop_requested() || shortened) &&
+                    !result.plan.proven_optimal;
   found.result =
       std::make_shared<const planner::PlanResult>(std::move(result.plan));
   return found;
@@ -233,9 +238,13 @@ absl::StatusOr<Found> PlanOrFind(const ServedJob& job, const StepBatch& batch,
     PIPELOOM_RETURN_IF_ERROR(CheckOrderCanBeShared(job, batch));
     return PlanInCommonOrder(job, input, batch, effort, cache);
   }
+  // A search by evaluations gives the same plan on every machine; the history
+  // of this service must not change that.
+  const bool by_time = search.evaluations == 0;
+  const bool shortened = by_time && effort.part < 1;
   if (PlansAnew(job, batch)) {
     input.budget = StartBudget(search, effort, stop);
-    return PlanDeferred(batch, input);
+    return PlanDeferred(batch, input, shortened);
   }
   PIPELOOM_ASSIGN_OR_RETURN(
       const Microbatches microbatches,
@@ -246,16 +255,13 @@ absl::StatusOr<Found> PlanOrFind(const ServedJob& job, const StepBatch& batch,
   if (known.equal != nullptr) {
     return Found{.result = std::move(known.equal), .cache_hit = true};
   }
-  if (known.cut_short != nullptr && stop.stop_requested()) {
+  if (known.cut_short != nullptr && (stop.stop_requested() || shortened)) {
     return Found{.result = std::move(known.cut_short),
                  .cache_hit = true,
                  .cut_short = true};
   }
   input.budget = StartBudget(search, effort, stop);
-  // A search by evaluations gives the same plan on every machine; the history
-  // of this service must not change that.
-  const bool may_learn = search.evaluations == 0;
-  if (may_learn) {
+  if (by_time) {
     input.carried = std::move(known.carried);
     input.carried.insert(input.carried.end(), job.warm_up().begin(),
                          job.warm_up().end());
@@ -264,14 +270,15 @@ absl::StatusOr<Found> PlanOrFind(const ServedJob& job, const StepBatch& batch,
       planner::PlanResult result,
       planner::PlanStep(batch.epoch->planner->prepared(), input));
   Found found;
-  found.cut_short = stop.stop_requested() && !result.proven_optimal;
-  if (known.similar != nullptr && may_learn) {
+  found.cut_short =
+      (stop.stop_requested() || shortened) && !result.proven_optimal;
+  if (known.similar != nullptr && by_time) {
     found.from_similar = ImproveFromSimilar(
         *known.similar, &result,
         batch.epoch->planner->costs().ForReplica(replica).Network());
   }
   found.result = std::make_shared<const planner::PlanResult>(std::move(result));
-  if (known.cut_short != nullptr && may_learn &&
+  if (known.cut_short != nullptr && by_time &&
       known.cut_short->predicted.finish < found.result->predicted.finish) {
     found.result = std::move(known.cut_short);
   }

@@ -64,6 +64,9 @@ struct SearchEffort {
   int32_t threads = 1;
   int32_t workers = planner::kUsualWorkers;  // If the job does not say.
   std::chrono::nanoseconds most{};           // The longest that it may take.
+  // Share of the job's deadline, or of `most`, that is left for it; below 1 the
+  // search counts as cut short, and the plan of an equal one that was does.
+  double part = 1;
 };
 
 // Returns a fingerprint of all that a search for a replica's plan depends on:

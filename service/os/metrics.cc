@@ -65,7 +65,11 @@ std::string Metrics::Text(const Gauges& gauges) const {
   } rows[] = {
       {"plans_total", "counter", "Plans made.", plans},
       {"plans_best_so_far_total", "counter",
-       "Plans that a caller's deadline cut short.", plans_best_so_far},
+       "Plans whose search was cut short.", plans_best_so_far},
+      {"searches_shortened_total", "counter",
+       "Searches that got less time than their job asks for, as its plans came "
+       "too late.",
+       searches_shortened},
       {"plans_failed_total", "counter", "Batches without a plan.",
        plans_failed},
       {"plans_refused_total", "counter",
@@ -110,7 +114,8 @@ std::string Metrics::Text(const Gauges& gauges) const {
   latency.AppendText("pipeloom_plan_latency_seconds",
                      "From submission to the plan being ready.", &out);
   share.AppendText("pipeloom_share_seconds",
-                   "GetRankPlan of a plan that is ready.", &out);
+                   "From GetRankPlan to its share, with the wait for the plan.",
+                   &out);
   AppendHead("pipeloom_calls_total", "counter", "Calls by method and status.",
              &out);
   const MutexLock lock(&mutex_);

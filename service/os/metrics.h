@@ -35,6 +35,8 @@ class LatencyHistogram {
 struct Metrics {
   std::atomic<int64_t> plans{0};
   std::atomic<int64_t> plans_best_so_far{0};
+  // Searches that got less time than the job asks for.
+  std::atomic<int64_t> searches_shortened{0};
   std::atomic<int64_t> plans_failed{0};
   std::atomic<int64_t> plans_refused{0};  // Refused by the checker: bugs.
   std::atomic<int64_t> plans_restored{0};
@@ -47,7 +49,7 @@ struct Metrics {
   LatencyHistogram queued{};  // From submission to begin.
   LatencyHistogram search{};
   LatencyHistogram latency{};  // From submission to the plan being ready.
-  LatencyHistogram share{};    // GetRankPlan of a plan that is ready.
+  LatencyHistogram share{};    // GetRankPlan, with the wait for the plan.
 
   // Counts a call by method and status name.
   void CountCall(absl::string_view method, absl::string_view status);

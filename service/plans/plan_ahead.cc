@@ -160,13 +160,24 @@ void PlanAhead::MakeRoomFor(const PlanKey& key) {
   ++counters_.hurried;
 }
 
-void PlanAhead::Refund(const PlanKey& key) {
+std::optional<int64_t> PlanAhead::BegunBefore(const PlanKey& key) const {
+  const MutexLock lock(&mutex_);
+  const auto job = jobs_.find(key.job);
+  if (job == jobs_.end()) return std::nullopt;
+  bool queued = job->second.queue.contains(key);
+  for (const auto& [other, running] : running_) {
+    queued = queued || running.waiting.contains(key);
+  }
+  if (!queued) return std::nullopt;
+  return job->second.begun;
+}
+
+void PlanAhead::Charge(const PlanKey& key, Duration cost) {
   const MutexLock lock(&mutex_);
   const auto running = running_.find(key);
   if (running == running_.end()) return;
-  jobs_.at(key.job).charged -=
-      std::max<int64_t>(1, running->second.cost.count());
-  running->second.cost = kZero;
+  jobs_.at(key.job).charged += (cost - running->second.cost).count();
+  running->second.cost = cost;
 }
 
 void PlanAhead::Cancel(const std::string& job) {
@@ -211,8 +222,10 @@ PlanAhead::Taken PlanAhead::TakeOut(const PlanKey& key) {
   Taken taken{found->first, std::move(found->second)};
   job.queue.erase(found);
   ++job.running;
+  ++job.begun;
   floor_ = std::max(floor_, job.charged);
-  job.charged += std::max<int64_t>(1, taken.work.cost.count());
+  taken.work.cost = std::max(taken.work.cost, Duration(1));
+  job.charged += taken.work.cost.count();
   --queued_;
   return taken;
 }

@@ -98,14 +98,18 @@ class PlanAhead {
   void Await(const PlanKey& key);
   void Leave(const PlanKey& key);
 
-  // Takes back what the job was charged with for the running work of `key`, as
-  // it needed no search.
-  void Refund(const PlanKey& key);
+  // Charges the job with `cost` for the running work of `key`, instead of
+  // Work::cost: as it needs less search, or none.
+  void Charge(const PlanKey& key, Duration cost);
 
   // Asks a search of another job to stop, if the key is queued and nothing of
   // its job runs: that of the job with the most running work, then the one that
   // was begun first. The next thread takes work of the key's job.
   void MakeRoomFor(const PlanKey& key);
+
+  // Returns how many works of the key's job have begun so far, if the key is
+  // queued; it may begin at 0 again after the job was idle.
+  std::optional<int64_t> BegunBefore(const PlanKey& key) const;
 
   // Drops the queued work of a job and asks its running work to stop.
   void Cancel(const std::string& job);
@@ -132,6 +136,7 @@ class PlanAhead {
     std::map<PlanKey, Work> queue{};
     int64_t charged = 0;  // Search time given so far, in ns.
     int32_t running = 0;
+    int64_t begun = 0;  // Works that have begun.
   };
   // Work that waits for running work that is like it.
   struct Waiting {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <fstream>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -17,11 +18,13 @@
 #include "base/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "service/core/planner_core.h"
 #include "service/os/descriptor_limit.h"
 #include "service/os/memory_budget.h"
 #include "service/rpc/message_size.h"
 #include "tests/service/rpc_by_hand.h"
 #include "tests/service/service_fixture.h"
+#include "tests/support/status_matchers.h"
 
 namespace pipeloom::testing {
 namespace {
@@ -338,6 +341,54 @@ TEST(FairnessTest, AJobWithALongDeadlineDoesNotStarveAnother) {
     ASSERT_TRUE(status.ok()) << status.error_message();
     EXPECT_NE(share.quality(), v1::PLAN_QUALITY_BEST_SO_FAR) << step;
   }
+}
+
+// Its searches of 20 s would never be done in time.
+TEST(FairnessTest, ATrainerThatGoesOnWithoutPlansGetsShorterSearches) {
+  service::CoreOptions options = TestOptions().core;
+  options.threads = 1;
+  Mutex mutex;
+  std::string told;
+  service::Log log(service::LogLevel::kWarning, [&](absl::string_view line) {
+    const MutexLock lock(&mutex);
+    told.append(line.data(), line.size());
+  });
+  service::Metrics metrics;
+  ASSERT_OK_AND_ASSIGN(const auto core,
+                       service::PlannerCore::Create(options, &log, &metrics));
+  v1::OpenJobRequest open = SmallJobRequest(1, 0);
+  open.set_job_id("job");
+  open.mutable_job()->mutable_search()->set_deadline_us(20e6);
+  // So short that no answer meets its bound.
+  open.mutable_job()->mutable_training()->set_memory_limit_bytes(2'000'000'000);
+  ASSERT_THAT(core->OpenJob(open), IsOk());
+  const auto in = [](std::chrono::seconds time) {
+    return service::PlannerCore::Clock::now() + time;
+  };
+  constexpr int64_t kLast = 7;
+  for (int64_t step = 0; step <= kLast; ++step) {
+    const auto seed = static_cast<uint64_t>(step) + 9;
+    ASSERT_THAT(core->Submit(SmallBatch("job", step, seed, 64)), IsOk());
+    const int64_t call =
+        core->Await({"job", step}, 0, in(std::chrono::seconds(600)),
+                    [](const service::PlanOrError&) {});
+    ASSERT_TRUE(core->CancelAwait(call));
+  }
+  const auto get = [&](int64_t step, std::chrono::seconds time) {
+    std::promise<service::PlanOrError> plan;
+    core->Await({"job", step}, 0, in(time),
+                [&](service::PlanOrError made) { plan.set_value(made); });
+    return plan.get_future().get();
+  };
+  // Ends the first search, which had begun.
+  ASSERT_THAT(get(0, std::chrono::seconds(2)), IsOk());
+  const service::PlanOrError last = get(kLast, std::chrono::seconds(600));
+  ASSERT_THAT(last, IsOk());
+  EXPECT_EQ((*last)->quality, v1::PLAN_QUALITY_BEST_SO_FAR);
+  EXPECT_GT(metrics.searches_shortened, 0);
+  const MutexLock lock(&mutex);
+  EXPECT_THAT(told, HasSubstr("\"event\": \"plan_late\", \"job\": \"job\", "
+                              "\"step\": 0, \"search_time_percent\": 50}"));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "service/plans/search_pace.h"
 
 namespace pipeloom::service {
 namespace {
@@ -76,8 +77,8 @@ TEST_F(PlanAheadTest, WorkThatNeededNoSearchIsNotCharged) {
   for (int64_t step = 0; step < 5; ++step) {
     PlanAhead::Work work;
     work.run = [this, step](const std::stop_token&) {
-      ahead_.Refund({"a", step, 0});
-      ahead_.Refund({"a", step, 0});
+      ahead_.Charge({"a", step, 0}, Milliseconds(5));
+      ahead_.Charge({"a", step, 0}, kZero);
       done_.push_back("a");
     };
     work.cost = Milliseconds(10);
@@ -152,6 +153,42 @@ TEST_F(PlanAheadTest, PlansThatSomebodyWaitsForGoFirstInTheirJob) {
   // The other job has its turn all the same.
   EXPECT_THAT(Finish(), ElementsAre("a3.0", "b0.0", "a5.0", "a0.0", "a1.0",
                                     "a2.0", "a4.0"));
+}
+
+TEST_F(PlanAheadTest, ItSaysHowManyWorksOfAJobBeganWhileOneIsQueued) {
+  Add("a", 0);
+  Add("a", 1);
+  Add("a", 2);
+  EXPECT_EQ(ahead_.BegunBefore({"a", 2, 0}), 0);
+  EXPECT_TRUE(ahead_.RunNext(PlanAhead::Lane::kAll, {}));
+  EXPECT_EQ(ahead_.BegunBefore({"a", 0, 0}), std::nullopt);
+  EXPECT_EQ(ahead_.BegunBefore({"a", 2, 0}), 1);
+  EXPECT_EQ(ahead_.BegunBefore({"b", 0, 0}), std::nullopt);
+}
+
+TEST(SearchPaceTest, LateStepsHalveItOnceAndStepsInTimeRaiseIt) {
+  SearchPace pace;
+  EXPECT_EQ(pace.part(), 1);
+  pace.InTime(0);
+  EXPECT_EQ(pace.part(), 1);
+  EXPECT_TRUE(pace.Late(1, /*newest=*/3));
+  EXPECT_EQ(pace.part(), 0.5);
+  // Their searches had begun.
+  for (int64_t step = 1; step <= 3; ++step) EXPECT_FALSE(pace.Late(step, 4));
+  EXPECT_EQ(pace.part(), 0.5);
+  EXPECT_TRUE(pace.Late(4, 4));
+  EXPECT_EQ(pace.part(), 0.25);
+  // Each rank fetches its share.
+  for (int rank = 0; rank < 4; ++rank) pace.InTime(5);
+  EXPECT_DOUBLE_EQ(pace.part(), 0.27);
+  pace.BeginAttempt();
+  EXPECT_TRUE(pace.Late(0, 0));
+  pace.InTime(1);
+  EXPECT_DOUBLE_EQ(pace.part(), 0.155);
+  for (int64_t step = 2; step < 100; ++step) pace.InTime(step);
+  EXPECT_EQ(pace.part(), 1);
+  for (int64_t step = 100; step < 200; ++step) pace.Late(step, step);
+  EXPECT_EQ(pace.part(), 1.0 / 64);
 }
 
 TEST_F(PlanAheadTest, AKeyIsTakenOnce) {

@@ -283,8 +283,8 @@ void JobTable::Forget(Job* job, Gone* gone) {
   }
 }
 
-bool JobTable::EvictPassed(Job* job, Gone* gone) {
-  const int64_t passed = PassedBy(*job);
+bool JobTable::EvictPassed(int64_t spared, Job* job, Gone* gone) {
+  const int64_t passed = PassedBy(*job) - spared;
   for (auto& [number, step] : job->steps) {
     if (number > passed) return false;
     std::vector<Outcome*> in_memory;
@@ -338,15 +338,15 @@ std::vector<JobTable::Jobs::value_type*> JobTable::ByMemory() {
   return jobs;
 }
 
-bool JobTable::EvictOnePassed(Gone* gone) {
+bool JobTable::EvictOnePassed(int64_t spared, Gone* gone) {
   for (auto* entry : ByMemory()) {
-    if (EvictPassed(&entry->second, gone)) return true;
+    if (EvictPassed(spared, &entry->second, gone)) return true;
   }
   return false;
 }
 
 bool JobTable::EvictOne(const WaitingCalls& calls, Gone* gone) {
-  if (EvictOnePassed(gone)) return true;
+  if (EvictOnePassed(0, gone)) return true;
   for (auto* entry : ByMemory()) {
     if (EvictDurable(entry->first, calls, &entry->second, gone)) return true;
   }
@@ -354,7 +354,8 @@ bool JobTable::EvictOne(const WaitingCalls& calls, Gone* gone) {
 }
 
 void JobTable::EvictToLimit(const WaitingCalls& calls, Gone* gone) {
-  while (plan_bytes_ > limits_.passed_bytes && EvictOnePassed(gone)) {
+  while (plan_bytes_ > limits_.passed_bytes &&
+         EvictOnePassed(limits_.reported_steps, gone)) {
   }
   while (plan_bytes_ > limits_.plan_bytes && EvictOne(calls, gone)) {
   }

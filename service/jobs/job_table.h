@@ -129,8 +129,11 @@ class JobTable {
     int64_t max_step_jump = 100'000;
     Bytes plan_bytes{int64_t{1} << 30};  // Memory of all plans.
     // While all plans take more than this, those that every rank has fetched
-    // or passed are given up: few ask for them again.
+    // or passed are given up: few ask for them again. But not those of a job's
+    // newest steps among them, which run or will, so that their times have
+    // still to be reported.
     Bytes passed_bytes{int64_t{192} << 20};
+    int64_t reported_steps = 4;
   };
   using Jobs = std::map<std::string, Job>;
 
@@ -213,9 +216,9 @@ class JobTable {
   // Jobs, the one with the most memory first.
   std::vector<Jobs::value_type*> ByMemory();
   // Gives up a step that every rank has fetched or passed, of the job with the
-  // most memory that has one.
-  bool EvictOnePassed(Gone* gone);
-  bool EvictPassed(Job* job, Gone* gone);
+  // most memory that has one; but not the newest `spared` of a job.
+  bool EvictOnePassed(int64_t spared, Gone* gone);
+  bool EvictPassed(int64_t spared, Job* job, Gone* gone);
   bool EvictDurable(const std::string& id, const WaitingCalls& calls, Job* job,
                     Gone* gone);
   // Frees a plan's memory. REQUIRES: `outcome` is a plan in memory.

@@ -170,15 +170,17 @@ TEST_F(JobTableTest, PlansThatRanksHaveStillToFetchGiveWayToDiskOnly) {
   EXPECT_EQ(table_.plan_bytes(), Bytes(60'000));
 }
 
-TEST_F(JobTableTest, PlansThatAllRanksHaveFetchedTakeLittle) {
+TEST_F(JobTableTest,
+       PlansThatAllRanksHaveFetchedTakeLittleOnceTheyAreReported) {
   JobTable::Limits limits{.plan_bytes = Bytes(100'000)};
   limits.passed_bytes = Bytes(25'000);
+  limits.reported_steps = 2;
   JobTable table(limits);
   Job job(served_);
   job.files = std::make_shared<JobFiles>(nullptr, "job");
   Job& added = table.Add("job", std::move(job));
   const auto ranks = static_cast<int32_t>(served_->spec().parallel.pp);
-  for (int64_t step = 0; step < 8; ++step) {
+  for (int64_t step = 0; step < 10; ++step) {
     Submission submission{.job = served_};
     ASSERT_THAT(
         table.Accept("job", {0}, BatchOf(step), calls_, &submission, &gone_)
@@ -190,12 +192,22 @@ TEST_F(JobTableTest, PlansThatAllRanksHaveFetchedTakeLittle) {
     table.SetOutcome(0, PlanPtr(plan), &added,
                      table.FindStep(key, submission.batch));
     table.EvictToLimit(calls_, &gone_);
-    if (step >= 4) continue;  // Half of them are fetched.
+    if (step >= 6) continue;  // The others are not fetched.
     for (int32_t r = 0; r < ranks; ++r) JobTable::NoteFetch(key, r, &added);
   }
-  EXPECT_EQ(table.plan_bytes(), Bytes(40'000));
+  // The times of steps 4 and 5 are still reported.
+  EXPECT_EQ(table.plan_bytes(), Bytes(60'000));
   EXPECT_TRUE(table.IsForgotten(added, 3));
   EXPECT_FALSE(table.IsForgotten(added, 4));
+  // Beyond the limit of all plans they are given up.
+  Step& last = added.steps.rbegin()->second;
+  auto large = std::make_shared<ReadyPlan>();
+  large->size = Bytes(50'000);
+  table.SetOutcome(1, PlanPtr(large), &added, &last);
+  table.EvictToLimit(calls_, &gone_);
+  EXPECT_EQ(table.plan_bytes(), Bytes(100'000));
+  EXPECT_TRUE(table.IsForgotten(added, 4));
+  EXPECT_FALSE(table.IsForgotten(added, 5));
 }
 
 TEST_F(JobTableTest, APlanThatACallWaitsForStaysInMemory) {

@@ -250,6 +250,7 @@ class ExplainCommand : public Command {
               kept_file_.empty() ? nullptr : &usual->partition, most, threads,
               StudyContextOf(context)));
     }
+    together_ = planned.together;
     const ExecutionPlan& plan = planned.slowest().plan;
     PIPELOOM_ASSIGN_OR_RETURN(const JobSpec job, input.job.With(base.changes));
     const auto operators = studies::CostsOf(input.base);
@@ -308,7 +309,7 @@ class ExplainCommand : public Command {
       absl::StrAppendFormat(&text, "\n%d. %s: %s instead of %s, %s less\n",
                             ++number, s.label, FormatDuration(s.step_time),
                             FormatDuration(s.step_time + s.gain),
-                            Share(s.gain, trace.step_time()));
+                            Share(s.gain, StepTime(trace)));
       if (!planning_.job.batch.empty()) {
         absl::StrAppend(&text, "   ", CommandOf(job, s), "\n");
       }
@@ -323,7 +324,7 @@ class ExplainCommand : public Command {
     json.BeginObject().Key("job").String(plan.job);
     json.Key("strategy").String(plan.schedule);
     json.Key("schedule").String(plan.schedule);
-    json.Key("step_time_us").Micros(trace.step_time());
+    json.Key("step_time_us").Micros(StepTime(trace));
     json.Key("ranks").BeginArray();
     for (const RankId r : plan.graph.rank_ids()) {
       json.BeginObject().Key("rank").Int(r.value());
@@ -349,8 +350,13 @@ class ExplainCommand : public Command {
     return json.EndArray().EndObject().text() + "\n";
   }
 
-  static std::string Opening(const ExecutionPlan& plan, const StepTrace& trace,
-                             const trace::TraceSummary& summary) {
+  // Returns the time of the step, with waits for other replicas.
+  Duration StepTime(const StepTrace& trace) const {
+    return std::max(together_, trace.step_time());
+  }
+
+  std::string Opening(const ExecutionPlan& plan, const StepTrace& trace,
+                      const trace::TraceSummary& summary) const {
     const StageGraph& graph = plan.graph;
     int32_t num_microbatches = 0;
     for (const Task& task : graph.tasks()) {
@@ -380,6 +386,13 @@ class ExplainCommand : public Command {
           FormatDuration(plan.lower_bound),
           FormatPercent(ToSeconds(step_time) / ToSeconds(plan.lower_bound) - 1,
                         2));
+    }
+    if (together_ > step_time) {
+      absl::StrAppendFormat(
+          &text,
+          "That is without waits for replicas that it meets within passes; "
+          "with them the step takes %s or more.\n",
+          FormatDuration(together_));
     }
     if (plan.peak_flops_per_second > 0) {
       absl::StrAppendFormat(&text, "MFU is %s of the bf16 peak.\n",
@@ -491,6 +504,8 @@ class ExplainCommand : public Command {
     return text;
   }
 
+  // The time of the step together with replicas that meet; 0: none do.
+  Duration together_{};
   // Replicas of the job as it is.
   int32_t dp_ = 1;
   // The file of the partition that the job is planned on; empty if `plan` would

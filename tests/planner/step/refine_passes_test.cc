@@ -50,7 +50,7 @@ TEST(RefinePassesTest, FullMemoryLeavesRoomForPairs) {
       PlanFirstStep(job, batch, {.schedule = "dip", .evaluations = 1}));
   ASSERT_OK_AND_ASSIGN(
       const PlanResult refined,
-      PlanFirstStep(job, batch, {.schedule = "dip", .evaluations = 4}));
+      PlanFirstStep(job, batch, {.schedule = "dip", .evaluations = 8}));
   EXPECT_THAT(ValidateExecutionPlan(refined.plan), IsOk());
   EXPECT_EQ(PairsOf(once.plan), 0);  // One evaluation leaves no refinement.
   EXPECT_GT(PairsOf(refined.plan), 50);

@@ -38,8 +38,7 @@ absl::StatusOr<std::vector<Duration>> TimeByMicrobatch(
 }  // namespace
 
 bool NeedsCommonOrder(const PreparedJob& job) {
-  const auto* const by_seed = dynamic_cast<const SearchesBySeed*>(job.strategy);
-  return by_seed != nullptr && by_seed->searches() &&
+  return dynamic_cast<const PlansWholeSteps*>(job.strategy) == nullptr &&
          emulator::ReplicasThatMeet(job.costs->job()) > 1;
 }
 
@@ -83,7 +82,14 @@ CommonOrder::CommonOrder(const PreparedJob& job,
 }
 
 absl::StatusOr<PlanResult> CommonOrder::Plan(const PlanInput& input) const {
-  return PlanStep(job_, input);
+  const JobSpec& spec = job_.costs->job();
+  if (spec.training.optimizer_sharding != OptimizerSharding::kZero3) {
+    return PlanStep(job_, input);
+  }
+  // With one evaluation, no backward takes its weight gradient along.
+  PlanInput apart = input;
+  apart.budget.max_evaluations = 1;
+  return PlanStep(job_, apart);
 }
 
 }  // namespace pipeloom::planner

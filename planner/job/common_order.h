@@ -28,10 +28,12 @@ class CommonOrder {
               std::shared_ptr<const PlanResult> searched);
 
   // Plans input.replica, one of these, in this order. Its memory is chosen
-  // anew. A sub-microbatch that the searched step does not have goes with its
-  // nearest neighbour (planner/strategies/static_order.h), so that replicas
-  // whose microbatches have the same modules get one order of passes. Errors
-  // are those of PlanStep.
+  // anew; where weights are gathered in passes, weight gradients run apart from
+  // backwards, as they have to in all replicas or in none. A sub-microbatch
+  // that the searched step does not have goes with its nearest neighbour
+  // (planner/strategies/static_order.h), so that replicas whose microbatches
+  // have the same modules get one order of passes. Errors are those of
+  // PlanStep.
   absl::StatusOr<PlanResult> Plan(const PlanInput& input) const;
 
   // Returns the plan of the searched step.
@@ -45,8 +47,8 @@ class CommonOrder {
   PreparedJob job_{};  // With `replay_` as its strategy.
 };
 
-// Returns whether the job's replicas need one: they meet, and the strategy
-// searches an order for each step.
+// Returns whether the job's replicas need one: they meet. Plans within the
+// limits of a trainer have the trainer's order.
 bool NeedsCommonOrder(const PreparedJob& job);
 
 }  // namespace pipeloom::planner

@@ -22,15 +22,17 @@ constexpr int32_t kReplicas = 2;
 
 // Two replicas that hold half of the backbone's experts each.
 struct Case {
-  JobSpec job = SmallExpertJob();
+  JobSpec job{};
   BatchMetadata batch{};
   std::unique_ptr<Strategy> strategy{};
   std::unique_ptr<emulator::StageCostModel> costs{};
   partition::PackedStep packed{};
   PreparedJob prepared{};
 
-  Case(const char* name, uint64_t seed, int32_t max_images)
-      : batch(RandomBatch(seed, 400, max_images)),
+  Case(const char* name, uint64_t seed, int32_t max_images,
+       const JobSpec& given = SmallExpertJob())
+      : job(given),
+        batch(RandomBatch(seed, 400, max_images)),
         strategy(*MakeStrategy(name)) {
     EXPECT_THAT(ValidateJobSpec(job), IsOk());
     costs = std::make_unique<emulator::StageCostModel>(job);
@@ -108,13 +110,25 @@ TEST(CommonOrderTest, ItIsFoundAgain) {
   EXPECT_EQ(a.plan.programs, b.plan.programs);
 }
 
-TEST(CommonOrderTest, OnlySearchesOfReplicasThatMeetNeedOne) {
-  EXPECT_FALSE(NeedsCommonOrder(Case("1f1b", 1, 0).prepared));
-  Case apart("pipeloom", 1, 0);
-  apart.job.parallel.ep = 1;
-  const emulator::StageCostModel costs(apart.job);
-  apart.prepared.costs = &costs;
-  EXPECT_FALSE(NeedsCommonOrder(apart.prepared));
+TEST(CommonOrderTest, ReplicasThatGatherWeightsRunTogether) {
+  for (const char* name : {"pipeloom", "dip", "1f1b", "zb-v"}) {
+    for (uint64_t seed = 1; seed <= 2; ++seed) {
+      SCOPED_TRACE(::testing::Message() << name << " " << seed);
+      JobSpec job = ::pipeloom::testing::SmallVlmJob();
+      job.parallel.dp = kReplicas;
+      job.training.optimizer_sharding = OptimizerSharding::kZero3;
+      const Case c(name, seed, 0, job);
+      ASSERT_TRUE(NeedsCommonOrder(c.prepared));
+      EXPECT_FALSE(c.Meet(Plans(c, true)).different.has_value());
+    }
+  }
+}
+
+TEST(CommonOrderTest, OnlyReplicasThatMeetNeedOne) {
+  EXPECT_TRUE(NeedsCommonOrder(Case("1f1b", 1, 0).prepared));
+  JobSpec job = SmallExpertJob();
+  job.parallel.ep = 1;
+  EXPECT_FALSE(NeedsCommonOrder(Case("pipeloom", 1, 0, job).prepared));
 }
 
 }  // namespace

@@ -150,11 +150,8 @@ absl::Status CheckOrderCanBeShared(const ServedJob& job,
                                    const StepBatch& batch) {
   if (batch.replica < 0 && !PlansAnew(job, batch)) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrFormat(
-      "%d replicas meet within passes (parallel.ep over replicas, or ZeRO-3), "
-      "so "
-      "their ranks need one order of passes, which takes the work of all: %s, "
-      "or "
-      "take a search.schedule that does not search",
+      "%d replicas meet within passes (parallel.ep over replicas, or ZeRO-3) "
+      "and need one order of passes, which takes the work of all: %s",
       emulator::ReplicasThatMeet(job.spec()),
       batch.replica >= 0
           ? absl::StrFormat("replica is %d; send the whole batch of step %d, "

@@ -11,7 +11,8 @@ namespace {
 
 // Returns the names of modules as a trainer's model would have them: those of
 // torchtitan's models, which splits a model by its own children and the items
-// of those that are lists. Modules before the last one put their name in front.
+// of those that are lists. Names of layers of all modules but the last begin
+// with the name of their module.
 std::string ModuleNames(const JobSpec& job, const Partition& partition,
                         const std::vector<StageId>& parts) {
   std::vector<std::string> names;

@@ -1,8 +1,8 @@
-// Replicas that wait for each other within passes: those over which the experts
-// of a layer are spread, as each dispatch and combine joins them, and those
-// that share weights by ZeRO-3, as each gather joins them. Their ranks have to
-// run passes of such modules in one order, and no pass ends before that of the
-// slowest. Plans are made and predicted for each replica by itself.
+// Replicas that wait for each other within passes. Replicas over which the
+// experts of a layer are spread do so in each dispatch and combine of tokens,
+// replicas that share weights by ZeRO-3 in each gather of weights. Their ranks
+// have to run passes of such modules in one order (planner/job/common_order.h),
+// and no pass ends before that of the slowest replica.
 #ifndef PIPELOOM_EMULATOR_CLUSTER_MEETING_REPLICAS_H_
 #define PIPELOOM_EMULATOR_CLUSTER_MEETING_REPLICAS_H_
 

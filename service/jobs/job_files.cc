@@ -85,19 +85,19 @@ absl::Status JobFiles::SavePlan(const ReadyPlan& plan) const {
                      ToStored(plan).SerializeAsString());
 }
 
+absl::StatusOr<std::string> JobFiles::Read(const std::string& name) const {
+  const ReaderMutexLock lock(&mutex_);
+  PIPELOOM_RETURN_IF_ERROR(Usable());
+  return dir_->Read(name);
+}
+
 absl::StatusOr<ReadyPlan> JobFiles::LoadPlan(const PlanOrigin& origin,
                                              int64_t step,
                                              int32_t replica) const {
   const std::string name = PlanFileName(job_, origin.attempt, step, replica);
-  absl::StatusOr<std::string> bytes;
-  {
-    const ReaderMutexLock lock(&mutex_);
-    PIPELOOM_RETURN_IF_ERROR(Usable());
-    bytes = dir_->Read(name);
-  }
-  if (!bytes.ok()) return bytes.status();
+  PIPELOOM_ASSIGN_OR_RETURN(const std::string bytes, Read(name));
   v1::StoredPlan stored;
-  if (!stored.ParseFromString(*bytes)) {
+  if (!stored.ParseFromString(bytes)) {
     return absl::DataLossError(absl::StrCat(name, " holds no plan"));
   }
   absl::StatusOr<ReadyPlan> plan = FromStored(stored);
@@ -126,15 +126,9 @@ absl::StatusOr<Fingerprint> JobFiles::FindPlan(const PlanOrigin& origin,
                                                int64_t step,
                                                int32_t replica) const {
   const std::string name = PlanFileName(job_, origin.attempt, step, replica);
-  absl::StatusOr<std::string> bytes;
-  {
-    const ReaderMutexLock lock(&mutex_);
-    PIPELOOM_RETURN_IF_ERROR(Usable());
-    bytes = dir_->Read(name);
-  }
-  if (!bytes.ok()) return bytes.status();
+  PIPELOOM_ASSIGN_OR_RETURN(const std::string bytes, Read(name));
   v1::StoredPlanHead head;
-  if (!head.ParseFromString(*bytes)) {
+  if (!head.ParseFromString(bytes)) {
     return absl::DataLossError(absl::StrCat(name, " holds no plan"));
   }
   if (!head.has_plan_checksum()) {

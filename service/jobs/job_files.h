@@ -76,6 +76,8 @@ class JobFiles {
  private:
   // Returns why the files must not be used, if so.
   absl::Status Usable() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  // Returns the content of a file.
+  absl::StatusOr<std::string> Read(const std::string& name) const;
 
   const StateDir* const dir_;
   const std::string job_;

@@ -187,8 +187,9 @@ absl::StatusOr<SharedStep> SharedStepOf(const ServedJob& job,
   return shared;
 }
 
-// Searches for an order that replicas share. Each replica, also after a
-// restart, has to find the same one, so that time does not count.
+// Evaluations of a search for an order that replicas share, unless the job says
+// how many. Each replica, also after a restart, has to find the same order, so
+// the search does not end by time. Not tuned on any job.
 constexpr int64_t kOrderEvaluations = 100;
 
 absl::StatusOr<Found> PlanInCommonOrder(const ServedJob& job,
@@ -235,8 +236,8 @@ absl::StatusOr<Found> PlanOrFind(const ServedJob& job, const StepBatch& batch,
     PIPELOOM_RETURN_IF_ERROR(CheckOrderCanBeShared(job, batch));
     return PlanInCommonOrder(job, input, batch, effort, cache);
   }
-  // A search by evaluations gives the same plan on every machine; the history
-  // of this service must not change that.
+  // A search by evaluations gives the same plan on every machine, whatever was
+  // planned before; so only searches by time use earlier plans.
   const bool by_time = search.evaluations == 0;
   const bool shortened = by_time && effort.part < 1;
   if (PlansAnew(job, batch)) {

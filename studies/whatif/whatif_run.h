@@ -35,9 +35,9 @@ bool ParseJournalLine(absl::string_view line, Fingerprint* key,
 
 // Returns, indexed by case, whether it is on the Pareto front: no other case is
 // at least as good in GPUs, time of a sample and peak memory and better in one
-// of them. Cases that cannot run or do not fit, those that nobody can choose,
-// and those that cut samples into more pieces than the first case does, are
-// never on it and beat no other.
+// of them. Some cases are never on it and keep no other case off it: those that
+// cannot run or do not fit; faults and other batches, as nobody chooses them;
+// and those that cut samples into more pieces than the first case does.
 std::vector<bool> ParetoFront(const std::vector<WhatIfCase>& cases,
                               const std::vector<WhatIfOutcome>& outcomes);
 

@@ -232,6 +232,11 @@ class _Iteration:
         self.tokens = torch.zeros((), dtype=torch.int, device=self.device)
         self.seen: set = set()
         self.contexts: Dict[int, Any] = {}
+        # Chunks whose gradients are not being summed over the replicas yet. All
+        # replicas begin the sums in this order: a plan may end the chunks of a
+        # rank in another order than the plan of another replica does, and
+        # collectives that meet in another order add up unlike gradients.
+        self.to_sum = list(reversed(range(len(self.chunks))))
 
     def run(self) -> List[Any]:
         no_sync = getattr(self.config, "no_sync_func", None)
@@ -240,6 +245,7 @@ class _Iteration:
                 function = no_sync[c] if isinstance(no_sync, list) else no_sync
                 self.contexts[c] = function()
                 self.contexts[c].__enter__()
+        self._gather()
         plan, transport = self.plan, self.transport
         for op, arg in plan.programs[self.x.rank]:
             if op == "compute":
@@ -257,8 +263,8 @@ class _Iteration:
             elif op == "wait_send":
                 transport.wait_send(arg)
         transport.finish()
-        for context in self.contexts.values():
-            context.__exit__(None, None, None)
+        while self.to_sum:
+            self._sum(self.to_sum.pop(0))
         for feed in self.feeds:
             feed.finish()
         self._finalize()
@@ -381,7 +387,7 @@ class _Iteration:
             del self.kept[f]
             if chunk in self.apart:
                 self.x.weights.whole(self.chunks[chunk])
-                self._end_of(chunk)
+            self._end_of(chunk)
         self._send_back(t, kept, back)
         kept.given = kept.output = None  # type: ignore[assignment]
 
@@ -408,21 +414,54 @@ class _Iteration:
             later()
         self._end_of(chunk)
 
+    def _gather(self) -> None:
+        """Begins the gathers of weights that forwards wait for, in the same
+        order on all replicas. By itself Megatron begins those of a chunk at its
+        first forward, and a microbatch without images may begin with another
+        chunk than one with images does."""
+        if len(self.chunks) == 1:
+            return
+        sync = getattr(self.config, "param_sync_func", None)
+        for c, model in enumerate(self.chunks):
+            ddp = getattr(model, "ddp_config", None)
+            if sync is not None:
+                (sync[c] if isinstance(sync, list) else sync)(
+                    model.parameters())
+            elif getattr(ddp, "overlap_param_gather", False) and getattr(
+                    model, "remove_forward_pre_hook_handles", None):
+                model.start_param_sync()
+
     def _one_less(self, chunk: int) -> None:
-        """Lets Megatron start the sum of a chunk's gradients during its last
-        backward."""
+        """Before a pass that adds gradients. Lets Megatron begin the sum of a
+        chunk's gradients during its last backward, if those before it have
+        begun. Not if weight gradients come apart, as parameters are then ready
+        in no fixed order."""
         self.left[chunk] -= 1
-        if self.left[chunk] == 0 and chunk not in self.apart and \
-                chunk in self.contexts:
-            self.contexts.pop(chunk).__exit__(None, None, None)
+        if (self.left[chunk] == 0 and chunk == self.to_sum[0]
+                and chunk not in self.apart
+                and getattr(self.config, "grad_sync_func", None) is None):
+            self._leave_no_sync(chunk)
 
     def _end_of(self, chunk: int) -> None:
-        """Starts that sum after the last pass of a chunk whose weight gradients
-        come apart, as its parameters are then ready in no fixed order."""
-        if self.left[chunk] > 0 or chunk not in self.apart:
+        """After a pass that adds gradients: begins the sums of chunks that
+        have all theirs, as long as it is their turn."""
+        if self.left[chunk] > 0:
             return
-        if chunk in self.contexts:
-            self.contexts.pop(chunk).__exit__(None, None, None)
+        while self.to_sum and self.left[self.to_sum[0]] == 0:
+            self._sum(self.to_sum.pop(0))
+
+    def _leave_no_sync(self, chunk: int) -> bool:
+        """Returns whether the chunk had been kept from summing."""
+        context = self.contexts.pop(chunk, None)
+        if context is None:
+            return False
+        context.__exit__(None, None, None)
+        return True
+
+    def _sum(self, chunk: int) -> None:
+        """Begins the sum of all gradients of a chunk, unless Megatron has."""
+        if not self._leave_no_sync(chunk) and chunk not in self.apart:
+            return
         start = getattr(self.config, "grad_sync_func", None)
         model = self.chunks[chunk]
         ddp = getattr(model, "ddp_config", None)

@@ -44,6 +44,8 @@ class Case:
     apart: bool = True  # Weight gradients.
     sequence: bool = False
     overlap: bool = False
+    unlike: bool = False  # Replicas end their chunks in other orders.
+    gather: bool = False  # Weights, during forwards.
     recompute: str = ""  # uniform, block or selective.
 
     def __str__(self):
@@ -73,6 +75,10 @@ CASES = (
     Case("replicas, sums overlapped", pp=2, dp=2, overlap=True),
     Case("replicas, sums overlapped, whole backwards", pp=1, dp=2,
          overlap=True, apart=False),
+    Case("replicas that end their chunks unlike, sums overlapped", pp=2, dp=2,
+         chunks=2, overlap=True, unlike=True),
+    Case("replicas that gather their chunks' weights", pp=2, dp=2, chunks=2,
+         overlap=True, gather=True),
 )
 
 
@@ -198,6 +204,43 @@ def plan_of(case, stages, seed):
     return plan
 
 
+def ends_of(plan):
+    """The stage of each rank's last pass."""
+    return [[plan.tasks[a].stage for op, a in program if op == "compute"][-1]
+            for program in plan.programs.values()]
+
+
+def buckets_of(model):
+    return [(b, g) for chunk in model for g in chunk.bucket_groups
+            for b in g.buckets]
+
+
+def forget_others_shards(model):
+    """Leaves of the weights only what this replica's optimizer has."""
+    for bucket, group in buckets_of(model):
+        for r, part in enumerate(bucket.param_data.chunk(
+                group.intra_distributed_optimizer_instance_size)):
+            if r != group.intra_distributed_optimizer_instance_rank:
+                part.fill_(float("nan"))
+
+
+def gather_gradients(model):
+    for bucket, group in buckets_of(model):
+        own = bucket.grad_data.chunk(
+            group.intra_distributed_optimizer_instance_size)[
+                group.intra_distributed_optimizer_instance_rank].clone()
+        dist.all_gather_into_tensor(
+            bucket.grad_data, own,
+            group=group.intra_distributed_optimizer_instance_group)
+
+
+def gathers_begun(model):
+    """A hook of chunks: all weights are on their way by then."""
+    def hook(*_):
+        assert all(g.param_gather_dispatched for _, g in buckets_of(model))
+    return hook
+
+
 class Counted:
     """Counts the weight gradients that came apart, and the calls that were run
     again."""
@@ -237,6 +280,9 @@ def run_case(_, __, case, folder):
     stages = peer.stages_of(case.pp, case.chunks, case.vee)
     mine = [i for i, s in enumerate(stages) if s.rank == rank]
     plan = plan_of(case, stages, 11)
+    if case.unlike and replica == 1:
+        plan = next(p for p in (plan_of(case, stages, s) for s in range(999))
+                    if all(a != b for a, b in zip(ends_of(p), ends_of(plan))))
     model = []
     for c, i in enumerate(mine):
         # The layers of a chunk are those of its place in the chain.
@@ -250,7 +296,12 @@ def run_case(_, __, case, folder):
             p.data.copy_(part_of_weight(known["weights"][name], p))
         model.append(DistributedDataParallel(
             config, DistributedDataParallelConfig(
-                overlap_grad_reduce=case.overlap, bucket_size=300), chunk))
+                overlap_grad_reduce=case.overlap, bucket_size=300,
+                use_distributed_optimizer=case.gather,
+                overlap_param_gather=case.gather), chunk))
+    if case.gather:
+        for chunk in model:
+            chunk.register_forward_pre_hook(gathers_begun(model))
     config.no_sync_func = [chunk.no_sync for chunk in model]
     config.grad_sync_func = None
     runner = PlanRunner(lambda step, n: plan, schedules)
@@ -258,6 +309,8 @@ def run_case(_, __, case, folder):
     for _ in range(3):  # Megatron overlaps sums from its second step on.
         for chunk in model:
             chunk.zero_grad_buffer()
+        if case.gather:
+            forget_others_shards(model)
         with Counted() as counted:
             losses = runner(
                 forward_step_func=forward_step_func,
@@ -266,6 +319,8 @@ def run_case(_, __, case, folder):
                 micro_batch_size=1)
         assert (counted.late > 0) == case.apart, counted.late
         assert (counted.again > 0) == bool(case.recompute), counted.again
+        if case.gather:
+            gather_gradients(model)
         for chunk in model:
             for name, p in names_of(chunk).items():
                 expected = part_of_weight(known["gradients"][name], p)

@@ -449,8 +449,8 @@ def work(rank, port, folder, seeds, queue):
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
                           USE_LIBUV="0")
         torch.set_num_threads(1)
-        import pipeloom.torch
-        pipeloom.torch.HostStore = Store
+        import pipeloom.execution.step
+        pipeloom.execution.step.HostStore = Store
         dist.init_process_group("gloo", rank=rank, world_size=RANKS)
         groups = [dist.new_group(range(n + 1)) for n in range(RANKS)]
         for seed in seeds:

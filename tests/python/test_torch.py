@@ -26,8 +26,9 @@ except ImportError:
 
 if HAVE_TORCH and HAVE_GRPC:
     from pipeloom import static_schedule as sp
+    from pipeloom.execution.step import Step
     from pipeloom.plan import Microbatch, SubMicrobatch, loss_weights
-    from pipeloom.torch import Executor, PlanMismatch, _Step
+    from pipeloom.torch import Executor, PlanMismatch
     from pipeloom.transport import Transport
 
 WIDTH = 8
@@ -209,7 +210,7 @@ class SentTensors:
         self.count = 0
         self.kept = 0
         self._step = None
-        run, wait_send = _Step.run, Transport.wait_send
+        run, wait_send = Step.run, Transport.wait_send
 
         def watched_run(step):
             self._step = step
@@ -229,7 +230,7 @@ class SentTensors:
                 self.count += 1
                 self.kept += address in self._held()
 
-        _Step.run, Transport.wait_send = watched_run, watched
+        Step.run, Transport.wait_send = watched_run, watched
 
     def _held(self):
         step = self._step

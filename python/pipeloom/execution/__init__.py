@@ -1,0 +1,1 @@
+"""The execution of one step by one rank, for pipeloom.torch."""

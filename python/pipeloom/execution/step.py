@@ -1,0 +1,411 @@
+"""One step of one rank: its program, and the passes of its stages."""
+import contextlib
+import dataclasses
+import time
+from typing import (TYPE_CHECKING, Any, Callable, Dict, Iterator, List,
+                    Optional, Sequence, Tuple)
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from pipeloom.execution.structure import PlanStructure
+from pipeloom.host_store import HostStore
+from pipeloom.loss import weigh
+from pipeloom.plan import Microbatch, Plan, SubMicrobatch, Task
+from pipeloom.recompute import making_again, rng_state, with_rng
+from pipeloom.sample import Sample
+from pipeloom.transport import Transport
+
+if TYPE_CHECKING:
+    from pipeloom.torch import Executor
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkItem:
+    """The work of one call of a stage. `loss_weight` is the weight of the mean
+    loss of this sub-microbatch; of the microbatch if its module has none.
+    `pieces` are those of Microbatch: which samples are here in part."""
+    task: int
+    module: str
+    stage: int
+    microbatch: int
+    sub: int
+    samples: Tuple[int, ...]
+    first_instance: int
+    instances: int
+    loss_weight: float
+    batch: Any
+    pieces: Tuple[Optional[Sample], ...] = ()
+
+
+@dataclasses.dataclass
+class StepResult:
+    """The result of a step. `loss` is the weighted sum of this rank's losses; 0
+    on ranks without a loss. Times are in seconds; spans are (task, start, end)
+    in nanoseconds from the start of the step, for Client.report."""
+    loss: float = 0.0
+    seconds: float = 0.0
+    waited: float = 0.0
+    spans: List[Tuple[int, int, int]] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class _Kept:
+    """The tensors that a forward keeps for its backward."""
+    item: WorkItem
+    # Receive the gradients of inputs that need one; indexed by incoming edge.
+    leaves: Dict[int, torch.Tensor] = dataclasses.field(default_factory=dict)
+    # Indexed by outgoing edge.
+    outputs: Dict[int, torch.Tensor] = dataclasses.field(default_factory=dict)
+    # Kept if the forward runs again; indexed by incoming edge.
+    inputs: Dict[int, torch.Tensor] = dataclasses.field(default_factory=dict)
+    host: Optional[HostStore] = None
+    loss: Optional[torch.Tensor] = None
+    rng: Any = None  # Set if the forward runs again.
+    later: List[Callable[[], None]] = dataclasses.field(default_factory=list)
+
+    def drop_outputs(self) -> None:
+        """Replaces the outputs by the points where their gradients enter."""
+        for e, view in self.outputs.items():
+            if view.requires_grad:
+                self.outputs[e] = _Root.apply(view)
+
+
+def _nothing() -> torch.Tensor:
+    return torch.zeros(0)
+
+
+class _Given(torch.autograd.Function):
+    """Gives an input as the result of a leaf without bytes, so that the graph
+    keeps the input only where an operator saves it."""
+
+    @staticmethod
+    def forward(ctx: Any, leaf: torch.Tensor,  # type: ignore[override]
+                value: torch.Tensor) -> torch.Tensor:
+        return value.detach()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor  # type: ignore[override]
+                 ) -> Tuple[torch.Tensor, None]:
+        return gradient, None
+
+
+class _Root(torch.autograd.Function):
+    """The point where the gradient of an output enters: the output's shape and
+    place in the graph without its bytes, which belong to its consumer."""
+
+    @staticmethod
+    def forward(ctx: Any, output: torch.Tensor) -> torch.Tensor:
+        return output.new_zeros(1).expand(output.shape)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor  # type: ignore[override]
+                 ) -> torch.Tensor:
+        return gradient
+
+
+def equal_rows(output: torch.Tensor, part: int, parts: int) -> torch.Tensor:
+    return torch.tensor_split(output, parts)[part]
+
+
+class Step:
+    """The execution of a plan by one rank."""
+
+    def __init__(self, executor: "Executor", plan: Plan, batch: Any) -> None:
+        self.x = executor
+        self.plan = plan
+        self.batch = batch
+        self.structure = PlanStructure(plan)
+        self.weights = weigh(plan, executor._loss_over)
+        self.kept: Dict[int, _Kept] = {}
+        self.values: Dict[int, torch.Tensor] = {}  # Indexed by edge.
+        # Forwards for which the plan has Offload instructions.
+        self.copied = {arg for op, arg in plan.programs[executor.rank]
+                       if op == "offload"}
+        shape_of = executor._shape_of
+        self.transport = Transport(
+            executor._ranks, executor.rank, executor._group, executor.device,
+            executor._ordered,
+            None if shape_of is None else (lambda e: shape_of(plan, e)),
+            executor._channels)
+        self.result = StepResult()
+
+    def run(self) -> StepResult:
+        begin = time.perf_counter_ns()
+        plan = self.plan
+        self.x._weights.begin_step()
+        waited = 0
+        for op, arg in plan.programs[self.x.rank]:
+            if op == "compute":
+                start = time.perf_counter_ns()
+                after = (self.x._on_task(plan, arg)
+                         if self.x._on_task is not None else None)
+                self._compute(arg)
+                if after is not None:
+                    after()
+                if self.x.device.type == "cuda":
+                    torch.cuda.current_stream().synchronize()
+                self.result.spans.append(
+                    (arg, start - begin, time.perf_counter_ns() - begin))
+            elif op == "send":
+                # Edges that only order tasks carry an empty tensor.
+                self.transport.send(arg, self.values.pop(arg, _nothing()),
+                                    plan.tasks[plan.edges[arg].target].rank)
+            elif op == "recv":
+                self.transport.recv(arg,
+                                    plan.tasks[plan.edges[arg].source].rank)
+            elif op == "wait_recv":
+                start = time.perf_counter_ns()
+                self.transport.wait_recv(arg, self.values)
+                waited += time.perf_counter_ns() - start
+            elif op == "wait_send":
+                self.transport.wait_send(arg)
+            elif op == "free":
+                self.values.pop(arg, None)
+            elif op in ("offload", "fetch"):
+                host = self.kept[arg].host
+                if host is not None and op == "offload":
+                    host.leave()
+                elif host is not None:
+                    host.back()
+            elif op == "reduce_gradients":
+                if self.x._reduce_fn is not None:
+                    self.x._reduce_fn()
+            elif op == "optimizer_step":
+                self._optimizer_step()
+        self.transport.finish()
+        if self.kept:
+            raise RuntimeError(
+                f"the plan has no backward for tasks {sorted(self.kept)[:5]}")
+        self.result.seconds = (time.perf_counter_ns() - begin) / 1e9
+        self.result.waited = waited / 1e9
+        return self.result
+
+    def _optimizer_step(self) -> None:
+        if self.x._optimizer is None:
+            return
+        # No rank steps its optimizer before all have come to this point.
+        flag = torch.ones(1, device=self.x.device)
+        dist.all_reduce(flag, group=self.x._group)
+        self.x._optimizer.step()
+
+    def _item(self, t: int) -> WorkItem:
+        task = self.plan.tasks[t]
+        m = Microbatch(())
+        if task.microbatch < len(self.plan.microbatches):
+            m = self.plan.microbatches[task.microbatch]
+        sub = next((s for s in m.subs if s.module == task.module and
+                    s.index == task.sub), SubMicrobatch(task.module))
+        weight = self.weights.get((task.module, task.microbatch, task.sub),
+                                  m.loss_weight)
+        return WorkItem(t, self.plan.module_names[task.module], task.stage,
+                        task.microbatch, task.sub, m.samples,
+                        sub.first_instance, sub.instances, weight, self.batch,
+                        m.pieces)
+
+    def _compute(self, t: int) -> None:
+        task = self.plan.tasks[t]
+        if task.kind in ("F", "B"):
+            run = self._forward if task.kind == "F" else self._backward
+            with (self.x._weights.attached(self.x.stages[task.stage])
+                  if self.structure.is_split[self.structure.forward_of[t]]
+                  else contextlib.nullcontext()):
+                run(t)
+        else:
+            kept = self.kept.pop(self.structure.forward_of[t])
+            for later in kept.later:
+                later()
+
+    # -- Forward -------------------------------------------------------------
+
+    def _forward(self, t: int) -> None:
+        structure, plan = self.structure, self.plan
+        backward = structure.has_backward[t]
+        wanted = set()
+        if backward:
+            wanted = {f for _, f in structure.gradients_out.get(
+                structure.backward_of[t], ())}
+        kept = _Kept(self._item(t))
+        inputs = {}
+        for e in structure.inputs.get(t, ()):
+            inputs[e] = self.values[e].detach()
+            if e in wanted and inputs[e].is_floating_point():
+                kept.leaves[e] = inputs[e].new_zeros(1).expand(
+                    inputs[e].shape).requires_grad_(True)
+            if plan.tasks[plan.edges[e].source].rank == self.x.rank:
+                del self.values[e]  # Received tensors are dropped by `free`.
+        choice = plan.activations.get(t, ())
+        again = backward and (
+            any(what.startswith("RECOMPUTE") for what in choice) or
+            plan.tasks[structure.backward_of[t]].recomputes)
+        by_layer = backward and self._is_layered(t, choice)
+        if not backward:
+            with _no_graph():
+                self._call(t, kept, inputs)
+        elif again and not by_layer:
+            kept.rng = rng_state(self.x.device)
+            kept.inputs = dict(inputs)
+            with _no_graph():
+                self._call(t, kept, inputs)
+        else:
+            if "OFFLOAD" in choice:
+                kept.host = HostStore(
+                    self.x.device, self.x.stages[plan.tasks[t].stage]
+                    .parameters())
+            self._call(t, kept, inputs, choice if by_layer else ())
+            if kept.host is not None and t not in self.copied:
+                kept.host.leave()
+        if kept.loss is not None:
+            self.result.loss += kept.item.loss_weight * float(
+                kept.loss.detach())
+        for e, view in kept.outputs.items():
+            self.values[e] = view.detach()
+        kept.drop_outputs()
+        if backward:
+            if kept.rng is not None:
+                kept.outputs, kept.loss = {}, None
+            self.kept[t] = kept
+
+    def _is_layered(self, t: int, choice: Sequence[str]) -> bool:
+        module = self.x.stages[self.plan.tasks[t].stage]
+        return (isinstance(module, nn.Sequential) and len(choice) > 0 and
+                len(module) == len(choice))
+
+    def _call(self, t: int, kept: _Kept, inputs: Dict[int, torch.Tensor],
+              choice: Sequence[str] = ()) -> None:
+        """Runs the stage and fills in outputs and loss. Empties `inputs`."""
+        structure, plan = self.structure, self.plan
+        task = plan.tasks[t]
+        module = self.x.stages[task.stage]
+        x: Any = None
+        joined: Dict[str, List[torch.Tensor]] = {}
+        for e in list(inputs):
+            value = inputs.pop(e)
+            if e in kept.leaves and torch.is_grad_enabled():
+                value = _Given.apply(kept.leaves[e], value)
+            source = plan.tasks[plan.edges[e].source]
+            if source.module == task.module:
+                x = value
+            else:
+                joined.setdefault(plan.module_names[source.module],
+                                  []).append(value)
+            del value
+        if x is None and joined:
+            x = joined
+        del joined
+        # After this only the stage's own frame holds its input.
+        given, x = [x], None
+        if choice:
+            output = self._run_layers(list(module), given, kept, choice,
+                                      plan.periods.get(t, 1))
+        else:
+            with _saving(kept.host):
+                output = module(given.pop(), kept.item)
+        edges = structure.outputs.get(t, ())
+        to: Dict[int, List[int]] = {}  # Stage -> edges, by sub-microbatch.
+        for e in edges:
+            to.setdefault(plan.tasks[plan.edges[e].target].stage,
+                          []).append(e)
+        for parts in to.values():
+            for i, e in enumerate(parts):
+                kept.outputs[e] = (output if len(parts) == 1 else
+                                   self.x._split_fn(output, i, len(parts)))
+        if self._has_loss(task, edges):
+            kept.loss = self.x._loss_fn(output, kept.item)
+
+    def _has_loss(self, task: Task, outputs: Sequence[int]) -> bool:
+        plan = self.plan
+        if not plan.loss_shares:
+            return not outputs
+        return (task.module, task.microbatch, task.sub) in self.weights and all(
+            plan.tasks[plan.edges[e].target].module != task.module
+            for e in outputs)
+
+    def _run_layers(self, layers: Sequence[nn.Module], given: List[Any],
+                    kept: _Kept, choice: Sequence[str], period: int) -> Any:
+        """Runs the layers of a stage one by one. A fully recomputed layer
+        shares a checkpoint with up to `period` - 1 that follow it. Empties
+        `given`."""
+        at = 0
+        x = given.pop()
+        while at < len(layers):
+            what, _, names = choice[at].partition(":")
+            groups = names.split("+") if names else ()
+            apart = getattr(layers[at], "operator_groups", None)
+            end = at + 1
+            if what == "RECOMPUTE" and (not groups or apart is None):
+                while (not groups and end < min(at + period, len(layers)) and
+                       choice[end] == "RECOMPUTE"):
+                    end += 1
+                span = layers[at:end]
+
+                def run(value: Any, its: Any = span) -> Any:
+                    for layer in its:
+                        value = layer(value, kept.item)
+                    return value
+
+                x = checkpoint(run, x, use_reentrant=False)
+            elif groups:
+                with making_again(groups, self.x.device):
+                    x = layers[at](x, kept.item)
+            else:
+                with _saving(kept.host if what == "OFFLOAD" else None):
+                    x = layers[at](x, kept.item)
+            at = end
+        return x
+
+    # -- Backward ------------------------------------------------------------
+
+    def _backward(self, t: int) -> None:
+        structure = self.structure
+        f = structure.forward_of[t]
+        kept = self.kept[f]
+        if kept.host is not None:
+            kept.host.back()
+        if kept.rng is not None:
+            with with_rng(kept.rng, self.x.device), torch.enable_grad():
+                self._call(f, kept, kept.inputs)
+        tensors, gradients = [], []
+        for e, forward_edge in structure.gradients_in.get(t, ()):
+            gradient = self.values.pop(e)
+            view = kept.outputs[forward_edge]
+            if view.requires_grad:
+                tensors.append(view)
+                gradients.append(gradient.reshape(view.shape))
+        if kept.loss is not None and kept.loss.requires_grad:
+            tensors.append(kept.loss)
+            gradients.append(torch.full_like(kept.loss,
+                                             kept.item.loss_weight))
+        split = structure.is_split[f]
+        if tensors:
+            if split:
+                with self.x._weights.collect() as later:
+                    torch.autograd.backward(tensors, gradients)
+                kept.later = list(later)
+            else:
+                torch.autograd.backward(tensors, gradients)
+        for e, forward_edge in structure.gradients_out.get(t, ()):
+            leaf = kept.leaves[forward_edge]
+            self.values[e] = (leaf.grad if leaf.grad is not None
+                              else torch.zeros_like(leaf))
+            leaf.grad = None  # The graph of a later W still holds the leaf.
+        kept.leaves, kept.outputs, kept.loss = {}, {}, None
+        if not split:
+            del self.kept[f]
+
+
+@contextlib.contextmanager
+def _no_graph() -> Iterator[None]:
+    """torch.no_grad(). Autocast of older versions keeps the casts of parameters
+    that it makes inside, without their graph, for later forwards with one."""
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        torch.clear_autocast_cache()
+
+
+def _saving(host: Optional[HostStore]) -> Any:
+    return contextlib.nullcontext() if host is None else host.saving()

@@ -9,11 +9,13 @@ from pipeloom.recompute import storage_of
 
 class _Held:
     """All elements of one storage, as one dimension."""
-    __slots__ = ("whole", "away")
+    __slots__ = ("whole", "away", "version")
 
     def __init__(self, whole: torch.Tensor) -> None:
         self.whole = whole
         self.away = False
+        # The version that has left; None: none has.
+        self.version: Optional[int] = None
 
 
 class HostStore:
@@ -43,7 +45,8 @@ class HostStore:
             elements = storage.nbytes() // tensor.element_size()
             held = _Held(tensor.detach().as_strided((elements,), (1,), 0))
             self._saved[storage._cdata] = held
-        return held, (tensor.size(), tensor.stride(), tensor.storage_offset())
+        return held, (tensor._version, tensor.size(), tensor.stride(),
+                      tensor.storage_offset())
 
     def _to_host(self, tensor: torch.Tensor) -> torch.Tensor:
         host = torch.empty(tensor.shape, dtype=tensor.dtype,
@@ -53,6 +56,7 @@ class HostStore:
     def leave(self) -> None:
         """Moves all saved tensors to the host."""
         for held in self._saved.values():
+            held.version = held.whole._version
             held.whole = self._to_host(held.whole)
             held.away = True
             self._away.append(held)
@@ -72,4 +76,10 @@ def _unpack(packed: Tuple[Optional[_Held], Any]) -> torch.Tensor:
         return view
     if held.away:
         raise RuntimeError("a tensor is needed that is still on the host")
-    return held.whole.as_strided(*view)
+    version, *place = view
+    if version != (held.whole._version if held.version is None
+                   else held.version):
+        raise RuntimeError("a tensor that the backward needs was changed in "
+                           "place after the forward has used it, and before it "
+                           "was offloaded; change a copy of it")
+    return held.whole.as_strided(*place)

@@ -19,11 +19,16 @@ them, the function runs again, from its inputs, or from their inputs if they
 were thrown away, too. Elsewhere again(group, f, *x) is f(*x).
 """
 import contextlib
+import functools
 import threading
 from typing import (Any, Callable, Collection, Dict, Iterator, List, Optional,
                     Tuple)
 
 import torch
+from torch import nn
+
+from pipeloom.execution.second_run import Habits, TwoRuns
+from pipeloom.weight_gradients import autocast_of
 
 GROUPS = ("core_attention", "norms", "activations", "moe_activations",
           "projections")
@@ -31,10 +36,12 @@ GROUPS = ("core_attention", "norms", "activations", "moe_activations",
 
 class _Packed:
     """A saved tensor: the tensor itself, or the region that makes it again."""
-    __slots__ = ("kept", "requires_grad", "region", "output", "index", "view")
+    __slots__ = ("kept", "version", "requires_grad", "region", "output",
+                 "index", "view")
 
     def __init__(self) -> None:
         self.kept: Any = None
+        self.version = 0
         self.requires_grad = False
         self.region: Optional["_Region"] = None
         self.output = False  # Else a tensor that the region saved.
@@ -43,6 +50,11 @@ class _Packed:
 
     def unpack(self) -> Any:
         if self.region is None:
+            if self.kept._version != self.version:
+                raise RuntimeError(
+                    "a tensor that the backward needs, or that again() makes "
+                    "results from again, was changed in place after the "
+                    "forward has used it; change a copy of it")
             return self.kept
         self.region.make_again()
         if not self.output:
@@ -54,10 +66,11 @@ class _Region:
     """A call whose results are thrown away."""
 
     def __init__(self, make: Callable[..., Any], inputs: List[Any],
-                 surroundings: "_Surroundings") -> None:
+                 surroundings: "_Surroundings", runs: TwoRuns) -> None:
         self.make = make
         self.inputs = inputs
         self.surroundings = surroundings
+        self.runs = runs
         self.made = False
         self.outputs: Tuple[Any, ...] = ()
         self.saved: List[torch.Tensor] = []
@@ -79,6 +92,7 @@ class _Region:
             return self.saved[-1]
 
         with self.surroundings.restored(), torch.enable_grad(), \
+                self.runs.run(None), \
                 torch.autograd.graph.saved_tensors_hooks(collect, lambda t: t):
             outputs = self.make(*inputs)
         self.outputs = tuple(t.detach() if isinstance(t, torch.Tensor) else t
@@ -92,10 +106,8 @@ class _Surroundings:
     def __init__(self, device: torch.device) -> None:
         self.rng = rng_state(device)
         self.device = device
-        self.gpu = (torch.is_autocast_enabled(),
-                    torch.get_autocast_gpu_dtype())
-        self.cpu = (torch.is_autocast_cpu_enabled(),
-                    torch.get_autocast_cpu_dtype())
+        self.gpu = autocast_of("cuda")
+        self.cpu = autocast_of("cpu")
 
     @contextlib.contextmanager
     def restored(self) -> Iterator[None]:
@@ -113,12 +125,15 @@ class _Scope:
     """A layer's calls while its forward runs, and the storages of their
     results."""
 
-    def __init__(self, groups: Collection[str], device: torch.device) -> None:
+    def __init__(self, groups: Collection[str], device: torch.device,
+                 runs: Callable[[int], TwoRuns]) -> None:
         self.groups = frozenset(groups)
         self.device = device
-        # Indexed by storage; a weak reference keeps its address from being
-        # reused.
-        self.made: Dict[int, Tuple[Any, _Region, int]] = {}
+        self.runs = runs
+        self.calls = 0
+        # Indexed by storage, with the version that was made; a weak reference
+        # keeps its address from being reused.
+        self.made: Dict[int, Tuple[Any, _Region, int, int]] = {}
         self.inside: Optional[_Region] = None
         self.inside_inputs: Collection[int] = ()
         self.saved_inside = 0
@@ -128,8 +143,9 @@ class _Scope:
         packed.requires_grad = tensor.requires_grad
         key = storage_of(tensor)._cdata
         made = self.made.get(key)
-        if made is not None and not made[0].expired():
-            _, packed.region, packed.index = made
+        if made is not None and not made[0].expired() and (
+                made[3] == tensor._version):
+            _, packed.region, packed.index, _ = made
             packed.output = True
             packed.view = (tensor.size(), tensor.stride(),
                            tensor.storage_offset())
@@ -138,6 +154,7 @@ class _Scope:
             packed.index = self.saved_inside
         else:
             packed.kept = tensor.detach()
+            packed.version = tensor._version
         return packed
 
     def pack_saved(self, tensor: torch.Tensor) -> _Packed:
@@ -150,13 +167,16 @@ class _Scope:
             raise RuntimeError("again() inside of again()")
         packed = [self.pack(t) if isinstance(t, torch.Tensor) else t
                   for t in inputs]
-        region = _Region(make, packed, _Surroundings(self.device))
+        region = _Region(make, packed, _Surroundings(self.device),
+                         self.runs(self.calls))
+        self.calls += 1
         self.inside = region
         self.inside_inputs = {storage_of(t)._cdata for t in inputs
                               if isinstance(t, torch.Tensor)}
         self.saved_inside = 0
         try:
-            outputs = make(*inputs)
+            with region.runs.run(None):
+                outputs = make(*inputs)
         finally:
             self.inside = None
         for index, t in enumerate(_as_tuple(outputs)):
@@ -164,7 +184,7 @@ class _Scope:
                 continue
             key = storage_of(t)._cdata
             if key not in self.inside_inputs:
-                self.made[key] = (_WeakStorage(t), region, index)
+                self.made[key] = (_WeakStorage(t), region, index, t._version)
         return outputs
 
 
@@ -215,12 +235,14 @@ def again(group: str, make: Callable[..., Any], *inputs: Any) -> Any:
 
 
 @contextlib.contextmanager
-def making_again(groups: Collection[str],
-                 device: torch.device) -> Iterator[None]:
+def making_again(groups: Collection[str], device: torch.device,
+                 layer: Tuple[nn.Module, ...] = (),
+                 habits: Optional[Habits] = None) -> Iterator[None]:
     """A context around a layer's forward in which results of these groups are
-    thrown away and made again."""
+    thrown away and made again, with the layer's buffers as they were."""
+    runs = functools.partial(TwoRuns, habits or Habits(), layer)
     before = _CURRENT.scope
-    scope = _Scope(groups, device)
+    scope = _Scope(groups, device, runs)
     _CURRENT.scope = scope
     try:
         with torch.autograd.graph.saved_tensors_hooks(

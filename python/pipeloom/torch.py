@@ -35,6 +35,7 @@ import torch.distributed as dist
 from torch import nn
 
 from pipeloom.check import InvalidPlan, check_plan
+from pipeloom.execution.second_run import Habits
 from pipeloom.execution.step import Step, StepResult, WorkItem, equal_rows
 from pipeloom.execution.structure import PlanStructure
 from pipeloom.loss import LossOver, check_over
@@ -80,15 +81,18 @@ class Executor:
     With separate weight gradients (W tasks), those of nn.Linear layers wait for
     W (pipeloom.weight_gradients names exceptions); all others are computed with
     B, which is as exact and costs no more memory. If a stage is an
-    nn.Sequential of as many layers as the plan has, recomputation and
-    offloading work by layer: checkpoints every so many layers; operator groups that the layers make apart (pipeloom.recompute; a
-    layer without `operator_groups` is fully recomputed instead, which holds
-    less and takes longer); and saved tensors in (pinned) host memory, with the
-    plan's Offload and Fetch or from the forward's end to the backward's begin.
-    If a stage is any other module, it runs again or is offloaded as a whole if
-    the plan does that with any of its layers; when it runs again, its backward
-    needs as much memory at once as if all were kept, which is more than the
-    plan accounts for.
+    nn.Sequential of as many layers as the plan has, each called as
+    `layer(x, item)`, recomputation and offloading work by layer: checkpoints
+    every so many layers; operator groups that the layers make apart
+    (pipeloom.recompute; a layer without `operator_groups` is fully recomputed
+    instead, which holds less and takes longer); and saved tensors in (pinned)
+    host memory, with the plan's Offload and Fetch or from the forward's end to
+    the backward's begin. If a stage is any other module, it runs again or is
+    offloaded as a whole if the plan does that with any of its layers; when it
+    runs again, its backward needs as much memory at once as if all were kept,
+    which is more than the plan accounts for. What runs again finds random
+    numbers and buffers as they were, and counts in buffers (batch norm) once;
+    it must not change the batch in place. loss_fn may run again, too.
     """
 
     def __init__(self, stages: Mapping[int, nn.Module], *, rank: int,
@@ -132,6 +136,7 @@ class Executor:
         self._check_on = "cuda" if nccl else "cpu"
         self._check = check_agreement
         self._weights = WeightGradients()
+        self._habits = Habits()
 
     def run(self, plan: Plan, batch: Any = None) -> StepResult:
         """Runs one step. Adds gradients to those that the parameters hold.

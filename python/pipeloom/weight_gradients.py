@@ -169,14 +169,14 @@ def _type_of(x: torch.Tensor, weight: torch.Tensor,
             not all(t.is_floating_point() for t in tensors)):
         return None
     dtypes = {t.dtype for t in tensors}
-    enabled, dtype = _autocast(x.device.type)
+    enabled, dtype = autocast_of(x.device.type)
     if not enabled:
         return dtypes.pop() if len(dtypes) == 1 else None
     # Autocast leaves tensors of 64 bits as they are.
     return None if torch.float64 in dtypes else dtype
 
 
-def _autocast(device: str) -> Tuple[bool, Optional[torch.dtype]]:
+def autocast_of(device: str) -> Tuple[bool, Optional[torch.dtype]]:
     """Returns whether autocast is enabled for a type of devices, and its data
     type; None: not known."""
     if hasattr(torch, "get_autocast_dtype"):
@@ -196,7 +196,7 @@ def _autocast(device: str) -> Tuple[bool, Optional[torch.dtype]]:
 def _without_autocast(device: str) -> Any:
     """Returns a context in which operators keep the types of their inputs, as
     a whole step may run inside of autocast."""
-    if _autocast(device)[0]:
+    if autocast_of(device)[0]:
         return torch.autocast(device, enabled=False)
     return contextlib.nullcontext()
 

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from pipeloom.execution.second_run import TwoRuns
 from pipeloom.execution.structure import PlanStructure
 from pipeloom.host_store import HostStore
 from pipeloom.loss import weigh
@@ -64,6 +65,7 @@ class _Kept:
     host: Optional[HostStore] = None
     loss: Optional[torch.Tensor] = None
     rng: Any = None  # Set if the forward runs again.
+    runs: Optional[TwoRuns] = None  # Likewise.
     later: List[Callable[[], None]] = dataclasses.field(default_factory=list)
 
     def drop_outputs(self) -> None:
@@ -246,6 +248,8 @@ class Step:
                 self._call(t, kept, inputs)
         elif again and not by_layer:
             kept.rng = rng_state(self.x.device)
+            kept.runs = TwoRuns(self.x._habits,
+                                (self.x.stages[plan.tasks[t].stage],))
             kept.inputs = dict(inputs)
             with _no_graph():
                 self._call(t, kept, inputs)
@@ -300,9 +304,12 @@ class Step:
         if choice:
             output = self._run_layers(list(module), given, kept, choice,
                                       plan.periods.get(t, 1))
+        elif kept.runs is not None:
+            with kept.runs.run(given.pop()) as given:
+                output = _output_of(module, given, kept.item)
         else:
             with _saving(kept.host):
-                output = module(given.pop(), kept.item)
+                output = _output_of(module, given, kept.item)
         edges = structure.outputs.get(t, ())
         to: Dict[int, List[int]] = {}  # Stage -> edges, by sub-microbatch.
         for e in edges:
@@ -341,14 +348,18 @@ class Step:
                     end += 1
                 span = layers[at:end]
 
-                def run(value: Any, its: Any = span) -> Any:
-                    for layer in its:
-                        value = layer(value, kept.item)
+                def run(value: Any, its: Any = span,
+                        runs: Any = TwoRuns(self.x._habits, span)) -> Any:
+                    with runs.run(value) as given:
+                        value = given.pop()
+                        for layer in its:
+                            value = layer(value, kept.item)
                     return value
 
                 x = checkpoint(run, x, use_reentrant=False)
             elif groups:
-                with making_again(groups, self.x.device):
+                with making_again(groups, self.x.device, (layers[at],),
+                                  self.x._habits):
                     x = layers[at](x, kept.item)
             else:
                 with _saving(kept.host if what == "OFFLOAD" else None):
@@ -394,6 +405,17 @@ class Step:
         kept.leaves, kept.outputs, kept.loss = {}, {}, None
         if not split:
             del self.kept[f]
+
+
+def _output_of(module: nn.Module, given: List[Any], item: WorkItem) -> Any:
+    """Calls a stage. A plain nn.Sequential is a row of layers. Empties
+    `given`."""
+    if type(module).forward is not nn.Sequential.forward:
+        return module(given.pop(), item)
+    x = given.pop()
+    for layer in module.children():
+        x = layer(x, item)
+    return x
 
 
 @contextlib.contextmanager

@@ -1,0 +1,164 @@
+"""Forwards that run a second time, for their backward, and must come to the
+same results: with the inputs, random numbers and buffers of the first time.
+
+A second run must leave no trace either: batch norm counts a batch once, however
+often a plan runs it.
+"""
+import contextlib
+from typing import (Any, Dict, Iterator, List, NamedTuple, Optional, Sequence,
+                    Tuple)
+
+import torch
+from torch import nn
+
+_Place = Tuple[nn.Module, str]
+
+
+class _Value(NamedTuple):
+    """A buffer, and a copy of its values."""
+    buffer: torch.Tensor
+    values: torch.Tensor
+
+    def put_back(self, place: _Place) -> None:
+        owner, name = place
+        owner._buffers[name] = self.buffer
+        # Not a change for graphs of other microbatches that have saved it.
+        self.buffer.data.copy_(self.values)
+
+
+def _places(module: nn.Module) -> List[_Place]:
+    return [(m, name) for m in module.modules()
+            for name, buffer in m._buffers.items() if buffer is not None]
+
+
+def _value(place: _Place) -> _Value:
+    owner, name = place
+    buffer = owner._buffers[name]
+    assert buffer is not None
+    return _Value(buffer, buffer.detach().clone())
+
+
+def _changed(place: _Place, before: _Value) -> bool:
+    now = place[0]._buffers[place[1]]
+    return now is not before.buffer or not torch.equal(now, before.values)
+
+
+class Habits:
+    """Knows what modules change in their forwards. Buffers are looked at
+    in the first forward of a module, and when it goes from training to
+    evaluation or back: kernels change some without saying so."""
+
+    def __init__(self) -> None:
+        # Indexed by module and whether it and those below it train.
+        self._buffers: Dict[Any, List[_Place]] = {}
+        # Whether a module changes its inputs; absent: not known.
+        self._inputs: Dict[Any, bool] = {}
+
+    def buffers(self, module: nn.Module,
+                part: Any) -> Tuple[List[_Place], Any]:
+        """Returns the buffers that a part of a module's forward may change, and
+        None or, if that is all of them as it is not known yet, what to tell
+        learn()."""
+        key = module, part, tuple(m.training for m in module.modules())
+        known = self._buffers.get(key)
+        return (_places(module), key) if known is None else (known, None)
+
+    def learn(self, key: Any, changed: List[_Place]) -> None:
+        self._buffers[key] = changed
+
+    def copies(self, key: Any) -> Optional[bool]:
+        """Whether a forward must get copies of its inputs, so that they are
+        there for its second run; None: not known."""
+        return self._inputs.get(key)
+
+    def learn_inputs(self, key: Any, changes: bool) -> None:
+        """RuntimeError: the inputs were no copies, and are lost."""
+        if changes and self.copies(key) is False:
+            raise RuntimeError(
+                "a layer that runs again for its backward has changed its input "
+                "in place, which it did not do when it ran first: give it a "
+                "copy (x = x.clone()) in its forward")
+        self._inputs.setdefault(key, changes)
+
+
+class TwoRuns:
+    """The first and the second run of some modules, one after another, on one
+    input; or of a part of their forwards."""
+
+    def __init__(self, habits: Habits, modules: Sequence[nn.Module],
+                 part: Any = None) -> None:
+        self._habits = habits
+        self._modules = tuple(modules)
+        self._part = part
+        self._before: Dict[_Place, _Value] = {}
+        self._is_first = True
+
+    @contextlib.contextmanager
+    def run(self, value: Any) -> Iterator[List[Any]]:
+        """A context around either run. Gives a list with what the modules are
+        to take: `value`, a tensor or a structure of tensors, or a copy if they
+        change it. The list should be emptied: the first run may be the last to
+        need it."""
+        key = self._modules[:1], self._part, _form(value)
+        copies = self._habits.copies(key)
+        given = [_copy(value) if copies is not False else value]
+        seen = []
+        if self._is_first and copies is not True:
+            seen = [(t, t._version) for t in _tensors(given[0])]
+        del value
+        with self._first() if self._is_first else self._second():
+            self._is_first = False
+            yield given
+        if seen:
+            self._habits.learn_inputs(key, any(
+                t._version != version for t, version in seen))
+
+    @contextlib.contextmanager
+    def _first(self) -> Iterator[None]:
+        watched = []
+        for module in self._modules:
+            places, key = self._habits.buffers(module, self._part)
+            watched.append((key, {p: _value(p) for p in places}))
+        yield
+        for key, values in watched:
+            if key is not None:
+                values = {p: v for p, v in values.items() if _changed(p, v)}
+                self._habits.learn(key, list(values))
+            self._before.update(values)
+
+    @contextlib.contextmanager
+    def _second(self) -> Iterator[None]:
+        now = {p: _value(p) for p in self._before}
+        for place, before in self._before.items():
+            before.put_back(place)
+        try:
+            yield
+        finally:
+            for place, latest in now.items():
+                latest.put_back(place)
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for part in value.values():
+            yield from _tensors(part)
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _tensors(part)
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    if isinstance(value, dict):
+        return {name: _copy(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)([_copy(part) for part in value])
+    return value
+
+
+def _form(value: Any) -> Any:
+    """Returns what a module does with a value may depend on."""
+    return tuple(value) if isinstance(value, dict) else type(value)

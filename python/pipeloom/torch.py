@@ -9,7 +9,8 @@ A stage's module is called as `module(x, item)`:
 - `x` is None in the first stage of a module that no other feeds; the tensor of
   the module's stage before; or, in the first stage of a module that others
   feed, a dict from the feeding module's name to the list of its outputs,
-  indexed by sub-microbatch, without modules that the microbatch does not have.
+  indexed by sub-microbatch, without modules that the microbatch does not have
+  (None if it has none of them).
 
 It returns one tensor. `loss_fn(output, item)` returns the mean loss of the
 sub-microbatch. It is called on the last stage of each module with a loss
@@ -34,7 +35,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from pipeloom.agreement import identity_of
 from pipeloom.check import InvalidPlan, check_plan
+from pipeloom.execution.failure import StepFailed
 from pipeloom.execution.second_run import Habits
 from pipeloom.execution.step import Step, StepResult, WorkItem, equal_rows
 from pipeloom.execution.structure import PlanStructure
@@ -46,7 +49,7 @@ from pipeloom.transport import global_ranks, new_group
 from pipeloom.weight_gradients import WeightGradients
 
 __all__ = ["Agreement", "Executor", "InvalidPlan", "PlanMismatch",
-           "PlanStructure", "StepResult", "WorkItem", "agreement",
+           "PlanStructure", "StepFailed", "StepResult", "WorkItem", "agreement",
            "of_first_rank"]
 
 
@@ -137,23 +140,44 @@ class Executor:
         self._check = check_agreement
         self._weights = WeightGradients()
         self._habits = Habits()
+        # Reasons of a failed step that may not have arrived.
+        self._undelivered: Any = None
 
     def run(self, plan: Plan, batch: Any = None) -> StepResult:
         """Runs one step. Adds gradients to those that the parameters hold.
-        PlanMismatch, before anything is sent: the ranks' plans differ; this is
-        not checked if PlanProvider has done so (Plan.agreed). InvalidPlan,
-        likewise: this rank's part of the plan is not that of a step, or has a
-        stage that this executor has not."""
-        if self._check and not plan.agreed and not same_everywhere(
-                plan.checksum, self._group, self._check_on):
-            raise PlanMismatch("the ranks do not all hold the same plan")
-        self._check_passes(plan)
-        return Step(self, plan, batch).run()
+        PlanMismatch, before anything is sent: the ranks' plans, or the samples
+        in their microbatches, differ; this is not checked if PlanProvider has
+        done so (Plan.agreed). InvalidPlan, likewise: this rank's part of the
+        plan is not that of a step, or not for the stages of this executor.
+        An error of a stage or of loss_fn is raised on its rank, and StepFailed
+        on the others of the pipeline, whose gradients then have parts of the
+        step; the next step may follow. Other replicas know nothing of it.
+        StepFailed, too: a rank is gone, or silent for the group's timeout."""
+        error: Optional[Exception] = None
+        step = None
+        try:
+            check_plan(plan, (self.rank,))
+            step = Step(self, plan, batch)
+            step.prepare()
+        except Exception as caught:  # pylint: disable=broad-except
+            error = caught
+        if self._check and not plan.agreed:
+            self._agree(plan, error)
+        elif error is not None and step is not None:
+            step.fail(-1, error)
+        if error is not None:
+            raise error
+        assert step is not None
+        return step.run()
 
-    def _check_passes(self, plan: Plan) -> None:
-        check_plan(plan, (self.rank,))
-        for t, task in plan.tasks.items():
-            if task.rank == self.rank and task.stage not in self.stages:
-                raise InvalidPlan(
-                    f"rank {self.rank}, task {t}: it is of stage {task.stage}; "
-                    f"this rank's stages are {sorted(self.stages)}")
+    def _agree(self, plan: Plan, error: Optional[Exception]) -> None:
+        """Raises on all ranks if one has an error or another plan."""
+        same, refusing = same_everywhere(
+            identity_of(plan), error is not None, self._group, self._check_on)
+        if not same:
+            raise PlanMismatch(
+                "the ranks do not all hold the same plan, or not with the same "
+                "samples in its microbatches") from error
+        if refusing and error is None:
+            raise StepFailed(f"ranks {refusing} refuse the plan of step "
+                             f"{plan.step}; their errors say why")

@@ -57,15 +57,18 @@ def of_first_rank(make: Callable[[], Any], group: Any = None) -> Any:
     return answer[0]
 
 
-def same_everywhere(checksum: Tuple[int, int], group: Any,
-                    device: str) -> bool:
-    """Returns whether all ranks of the group hold this checksum. `device`: where
-    the group's tensors live."""
+def same_everywhere(checksum: Tuple[int, int], refuses: bool, group: Any,
+                    device: str) -> Tuple[bool, List[int]]:
+    """Returns whether all ranks of the group hold this checksum, and which of
+    them refuse. `device`: where the group's tensors live."""
     words = []
     for half in checksum:  # Words of 32 bits, as int64 is signed.
         words += [half >> 32, half & 0xffffffff]
-    mine = torch.tensor(words, dtype=torch.int64, device=device)
+    mine = torch.tensor(words + [int(refuses)], dtype=torch.int64,
+                        device=device)
     gathered = [torch.empty_like(mine)
                 for _ in range(dist.get_world_size(group))]
     dist.all_gather(gathered, mine, group=group)
-    return all(torch.equal(other, mine) for other in gathered)
+    every = [[int(word) for word in other] for other in gathered]
+    return (all(other[:-1] == words for other in every),
+            [r for r, other in enumerate(every) if other[-1]])

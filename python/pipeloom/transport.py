@@ -6,9 +6,13 @@ from typing import (Any, Callable, Dict, Iterable, List, Mapping, Optional,
 import torch
 import torch.distributed as dist
 
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64,
-           torch.int64, torch.int32)
+from pipeloom.execution.failure import Told, finding_lost
+
+_DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64,
+           torch.int64, torch.int32, torch.bool, torch.uint8, torch.int8,
+           torch.int16, torch.complex64, torch.complex128]
 _HEADER = 8  # Dimensions, up to six sizes, dtype.
+_REASON = -1  # In place of the dimensions: bytes of text follow, not a tensor.
 
 
 def global_ranks(group: Any, size: int) -> List[int]:
@@ -35,6 +39,12 @@ def new_group(ranks: Iterable[int]) -> Any:
     if len(members) < dist.get_world_size() and has_local_groups():
         options["use_local_synchronization"] = True
     return dist.new_group(members, **options)
+
+
+def _wait(work: Any) -> None:
+    if work is not None:
+        with finding_lost():
+            work.wait()
 
 
 class Transport:
@@ -71,22 +81,59 @@ class Transport:
         return {"group": group, "tag": tag}
 
     def send(self, edge: int, tensor: torch.Tensor, to: int) -> None:
+        self._check(edge, tensor)
         data = tensor.detach().contiguous()
+        if self._shape_of is None:
+            self._send(edge, data, to, [
+                data.dim(), *data.shape,
+                *[0] * (_HEADER - 2 - data.dim()), _DTYPES.index(data.dtype)])
+        else:
+            self._send(edge, data, to)
+
+    def _check(self, edge: int, data: torch.Tensor) -> None:
+        if data.layout != torch.strided:
+            raise ValueError(f"edge {edge} carries a tensor of layout "
+                             f"{data.layout}; a stage must return a dense one")
+        if self._shape_of is not None:
+            shape, dtype = self._shape_of(edge)
+            if data.numel() > 0 and (tuple(data.shape), data.dtype) != (
+                    tuple(shape), dtype):
+                raise ValueError(
+                    f"shape_of says that edge {edge} carries {tuple(shape)} of "
+                    f"{dtype}, but it is {tuple(data.shape)} of {data.dtype}")
+        elif data.dim() > _HEADER - 2 or data.dtype not in _DTYPES:
+            raise ValueError(
+                f"edge {edge} carries a tensor of {data.dim()} dimensions and "
+                f"{data.dtype}; a stage may return up to {_HEADER - 2} "
+                "dimensions of the types "
+                f"{', '.join(str(d)[len('torch.'):] for d in _DTYPES)}")
+
+    def send_reason(self, edge: int, reason: str, to: int) -> None:
+        """Sends the reason why the tensor of an edge does not come. The
+        receiver knows it only where shapes are sent; else it gets zeros."""
+        if self._shape_of is None:
+            text = list(reason.encode())
+            data = torch.tensor(text, dtype=torch.uint8, device=self._device)
+            self._send(edge, data, to, [_REASON, len(text), *[0] * 6])
+        else:
+            shape, dtype = self._shape_of(edge)
+            self._send(edge, torch.zeros(tuple(shape), dtype=dtype,
+                                         device=self._device), to)
+
+    def _send(self, edge: int, data: torch.Tensor, to: int,
+              words: Sequence[int] = ()) -> None:
         works, keep = [], [data]
         peer = self._ranks[to]
-        if self._shape_of is None:
-            header = torch.zeros(_HEADER, dtype=torch.int64)
-            header[0] = data.dim()
-            for i, size in enumerate(data.shape):
-                header[1 + i] = size
-            header[_HEADER - 1] = _DTYPES.index(data.dtype)
-            header = header.to(self._device)
+        if words:
+            header = torch.tensor(words, dtype=torch.int64).to(self._device)
             keep.append(header)
-            works.append(dist.isend(header, peer, **self._kwargs(
-                self._me, to, 2 * edge)))
+            with finding_lost():
+                works.append(dist.isend(header, peer, **self._kwargs(
+                    self._me, to, 2 * edge)))
         if data.numel() > 0:
-            works.append(dist.isend(data, peer, **self._kwargs(
-                self._me, to, 2 * edge + 1)))
+            with finding_lost():
+                works.append(dist.isend(data, peer, **self._kwargs(
+                    self._me, to, 2 * edge + 1)))
         self._sent[edge] = (works, keep)
 
     def wait_send(self, edge: int) -> None:
@@ -100,8 +147,9 @@ class Transport:
 
     def _await_sent(self, edge: int) -> None:
         works, _ = self._sent.pop(edge)
-        for work in works:
-            work.wait()
+        with finding_lost():
+            for work in works:
+                work.wait()
 
     def recv(self, edge: int, source: int) -> None:
         self._source[edge] = source
@@ -118,8 +166,9 @@ class Transport:
         if self._shape_of is None:
             header = torch.empty(_HEADER, dtype=torch.int64,
                                  device=self._device)
-            work = dist.irecv(header, peer, **self._kwargs(
-                source, self._me, 2 * edge))
+            with finding_lost():
+                work = dist.irecv(header, peer, **self._kwargs(
+                    source, self._me, 2 * edge))
             self._posted[edge] = (work, header, True)
             return
         shape, dtype = self._shape_of(edge)
@@ -131,22 +180,32 @@ class Transport:
         data = torch.empty(shape, dtype=dtype, device=self._device)
         work = None
         if data.numel() > 0:
-            work = dist.irecv(data, self._ranks[source], **self._kwargs(
-                source, self._me, 2 * edge + 1))
+            with finding_lost():
+                work = dist.irecv(data, self._ranks[source], **self._kwargs(
+                    source, self._me, 2 * edge + 1))
         self._posted[edge] = (work, data, False)
 
     def _finish(self, edge: int) -> torch.Tensor:
         work, data, is_header = self._posted.pop(edge)
-        if work is not None:
-            work.wait()
+        _wait(work)
         if is_header:
             words = [int(v) for v in data.cpu()]
-            self._post_data(edge, tuple(words[1:1 + words[0]]),
-                            _DTYPES[words[_HEADER - 1]])
+            told = words[0] == _REASON
+            self._post_data(
+                edge, tuple(words[1:2] if told else words[1:1 + words[0]]),
+                torch.uint8 if told else _DTYPES[words[_HEADER - 1]])
             work, data, _ = self._posted.pop(edge)
-            if work is not None:
-                work.wait()
+            _wait(work)
+            if told:
+                raise Told(bytes(data.cpu().tolist()).decode())
         return data
+
+    def drop(self, edge: int) -> None:
+        """Waits for an edge, and for those before it, to throw them away."""
+        try:
+            self.wait_recv(edge, {})
+        except Told:  # Perhaps of one before it.
+            self.drop(edge)
 
     def wait_recv(self, edge: int, arrived: Dict[int, torch.Tensor]) -> None:
         queue = self._queue.get(self._source[edge], [])

@@ -6,10 +6,11 @@ from typing import (TYPE_CHECKING, Any, Callable, Dict, Iterator, List,
                     Optional, Sequence, Tuple)
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from pipeloom.check import InvalidPlan
+from pipeloom.execution import failure
 from pipeloom.execution.second_run import TwoRuns
 from pipeloom.execution.structure import PlanStructure
 from pipeloom.host_store import HostStore
@@ -118,14 +119,14 @@ class Step:
     def __init__(self, executor: "Executor", plan: Plan, batch: Any) -> None:
         self.x = executor
         self.plan = plan
+        self.program = plan.programs[executor.rank]
         self.batch = batch
-        self.structure = PlanStructure(plan)
-        self.weights = weigh(plan, executor._loss_over)
+        self.begin = 0  # Nanoseconds.
+        self.asked = False  # Whether the other ranks have failed.
         self.kept: Dict[int, _Kept] = {}
         self.values: Dict[int, torch.Tensor] = {}  # Indexed by edge.
         # Forwards for which the plan has Offload instructions.
-        self.copied = {arg for op, arg in plan.programs[executor.rank]
-                       if op == "offload"}
+        self.copied = {arg for op, arg in self.program if op == "offload"}
         shape_of = executor._shape_of
         self.transport = Transport(
             executor._ranks, executor.rank, executor._group, executor.device,
@@ -134,64 +135,161 @@ class Step:
             executor._channels)
         self.result = StepResult()
 
+    def prepare(self) -> None:
+        """Looks at the plan. InvalidPlan: it is not for this rank's stages."""
+        self._check_stages()
+        self.structure = PlanStructure(self.plan)
+        self.weights = weigh(self.plan, self.x._loss_over)
+
+    def _check_stages(self) -> None:
+        plan, stages = self.plan, self.x.stages
+        trained = {(t.stage, t.microbatch, t.sub)
+                   for t in plan.tasks.values() if t.kind == "B"}
+        for t, task in plan.tasks.items():
+            if task.rank != self.x.rank:
+                continue
+            if task.stage not in stages:
+                raise InvalidPlan(
+                    f"rank {self.x.rank}, task {t}: it is of stage "
+                    f"{task.stage}; this rank's stages are {sorted(stages)}")
+            place = task.stage, task.microbatch, task.sub
+            if task.kind == "F" and place not in trained and any(
+                    p.requires_grad for p in stages[task.stage].parameters()):
+                raise InvalidPlan(
+                    f"the plan has no backward for stage {task.stage} of "
+                    f"{plan.module_names[task.module]}, whose parameters "
+                    "require gradients: freeze them (requires_grad_(False)), "
+                    "or take the module out of training.frozen_modules of the "
+                    "job")
+
     def run(self) -> StepResult:
-        begin = time.perf_counter_ns()
-        plan = self.plan
+        """Runs the program. StepFailed: another rank has failed. Exceptions of
+        this rank's stages are raised once the other ranks know."""
+        self.begin = time.perf_counter_ns()
         self.x._weights.begin_step()
-        waited = 0
-        for op, arg in plan.programs[self.x.rank]:
-            if op == "compute":
-                start = time.perf_counter_ns()
-                after = (self.x._on_task(plan, arg)
-                         if self.x._on_task is not None else None)
-                self._compute(arg)
-                if after is not None:
-                    after()
-                if self.x.device.type == "cuda":
-                    torch.cuda.current_stream().synchronize()
-                self.result.spans.append(
-                    (arg, start - begin, time.perf_counter_ns() - begin))
-            elif op == "send":
-                # Edges that only order tasks carry an empty tensor.
-                self.transport.send(arg, self.values.pop(arg, _nothing()),
-                                    plan.tasks[plan.edges[arg].target].rank)
-            elif op == "recv":
-                self.transport.recv(arg,
-                                    plan.tasks[plan.edges[arg].source].rank)
-            elif op == "wait_recv":
-                start = time.perf_counter_ns()
-                self.transport.wait_recv(arg, self.values)
-                waited += time.perf_counter_ns() - start
-            elif op == "wait_send":
-                self.transport.wait_send(arg)
-            elif op == "free":
-                self.values.pop(arg, None)
-            elif op in ("offload", "fetch"):
-                host = self.kept[arg].host
-                if host is not None and op == "offload":
-                    host.leave()
-                elif host is not None:
-                    host.back()
-            elif op == "reduce_gradients":
-                if self.x._reduce_fn is not None:
-                    self.x._reduce_fn()
-            elif op == "optimizer_step":
-                self._optimizer_step()
-        self.transport.finish()
-        if self.kept:
-            raise RuntimeError(
-                f"the plan has no backward for tasks {sorted(self.kept)[:5]}")
-        self.result.seconds = (time.perf_counter_ns() - begin) / 1e9
-        self.result.waited = waited / 1e9
+        at = 0
+        try:
+            for at, (op, arg) in enumerate(self.program):
+                self._execute(op, arg)
+            at = len(self.program)
+            self.transport.finish()
+            if self.kept:
+                raise RuntimeError("the plan has no backward for tasks "
+                                   f"{sorted(self.kept)[:5]}")
+            self._all_have_come()
+        except Exception as error:  # pylint: disable=broad-except
+            self.fail(at, error)
+        self.result.seconds = (time.perf_counter_ns() - self.begin) / 1e9
         return self.result
 
-    def _optimizer_step(self) -> None:
-        if self.x._optimizer is None:
+    def _execute(self, op: str, arg: int) -> None:
+        plan = self.plan
+        if op == "compute":
+            start = time.perf_counter_ns()
+            after = (self.x._on_task(plan, arg)
+                     if self.x._on_task is not None else None)
+            self._compute(arg)
+            if after is not None:
+                after()
+            if self.x.device.type == "cuda":
+                torch.cuda.current_stream().synchronize()
+            self.result.spans.append(
+                (arg, start - self.begin, time.perf_counter_ns() - self.begin))
+        elif op == "send":
+            # Edges that only order tasks carry an empty tensor.
+            self.transport.send(arg, self.values.pop(arg, _nothing()),
+                                self._peer(op, arg))
+        elif op == "recv":
+            self.transport.recv(arg, self._peer(op, arg))
+        elif op == "wait_recv":
+            start = time.perf_counter_ns()
+            self.transport.wait_recv(arg, self.values)
+            self.result.waited += (time.perf_counter_ns() - start) / 1e9
+        elif op == "wait_send":
+            self.transport.wait_send(arg)
+        elif op == "free":
+            self.values.pop(arg, None)
+        elif op in ("offload", "fetch"):
+            host = self.kept[arg].host
+            if host is not None and op == "offload":
+                host.leave()
+            elif host is not None:
+                host.back()
+        elif op == "reduce_gradients":
+            if self.x._reduce_fn is not None:
+                self.x._reduce_fn()
+        elif op == "optimizer_step":
+            # No rank steps before all have come to this point. A rank without
+            # parameters to train has no optimizer.
+            self._all_have_come()
+            if self.x._optimizer is not None:
+                self.x._optimizer.step()
+
+    def _peer(self, op: str, edge: int) -> int:
+        ends = self.plan.edges[edge]
+        return self.plan.tasks[ends.target if op == "send"
+                               else ends.source].rank
+
+    # -- Failure -------------------------------------------------------------
+
+    def _all_have_come(self, failed: bool = False) -> None:
+        """Tells the other ranks, once in a step, whether this one has failed.
+        Raises Told if another has."""
+        if self.asked:
             return
-        # No rank steps its optimizer before all have come to this point.
-        flag = torch.ones(1, device=self.x.device)
-        dist.all_reduce(flag, group=self.x._group)
-        self.x._optimizer.step()
+        self.asked = True
+        other = failure.first_failed(self.x.rank, failed, self.x._group,
+                                     self.x._check_on)
+        if other is not None and not failed:
+            raise failure.Told(f"rank {other} has failed in step "
+                               f"{self.plan.step}; its log says why")
+
+    def fail(self, at: int, error: Exception) -> None:
+        """Ends the step on all ranks after an error at an instruction (-1:
+        before the first), and raises the error, or StepFailed if it is not this
+        rank's own."""
+        told = isinstance(error, failure.Told)
+        lost = isinstance(error, failure.Lost)
+        why = str(error) if told else failure.reason(self.plan, self.x.rank, at,
+                                                     error)
+        if not told:
+            failure.log(why)
+        self.kept, self.values = {}, {}
+        for i, (op, arg) in enumerate(self.program):
+            if i < at or (i == at and (lost or op not in ("send",
+                                                          "wait_recv"))):
+                continue
+            try:
+                self._go_without(op, arg, why, lost)
+            except Exception as another:  # pylint: disable=broad-except
+                if not lost:  # From now on nothing is waited for.
+                    failure.log(f"rank {self.x.rank}, after its error: "
+                                f"{another}")
+                lost = True
+        if lost:
+            self.x._undelivered = self.transport  # Reasons are on their way.
+        else:
+            self._end_without()
+        if told or lost:
+            raise failure.StepFailed(why) from (None if told else error)
+        raise error
+
+    def _go_without(self, op: str, arg: int, why: str, lost: bool) -> None:
+        """Does what other ranks need of an instruction after an error. `lost`:
+        a rank does not answer, so that nothing is waited for."""
+        if op == "send":
+            self.transport.send_reason(arg, why, self._peer(op, arg))
+        elif op == "recv" and not lost:
+            self.transport.recv(arg, self._peer(op, arg))
+        elif op == "wait_recv" and not lost:
+            self.transport.drop(arg)
+
+    def _end_without(self) -> None:
+        try:
+            self.transport.finish()
+            self._all_have_come(failed=True)
+        except failure.Lost as another:
+            failure.log(f"rank {self.x.rank}, after its error: {another}")
 
     def _item(self, t: int) -> WorkItem:
         task = self.plan.tasks[t]
@@ -311,6 +409,12 @@ class Step:
             with _saving(kept.host):
                 output = _output_of(module, given, kept.item)
         edges = structure.outputs.get(t, ())
+        if edges and not isinstance(output, torch.Tensor):
+            raise TypeError(
+                f"stage {task.stage} of {kept.item.module} returned a "
+                f"{type(output).__name__}; other stages take its output, which "
+                "must be one tensor: join several, and take them apart in the "
+                "stage that gets them")
         to: Dict[int, List[int]] = {}  # Stage -> edges, by sub-microbatch.
         for e in edges:
             to.setdefault(plan.tasks[plan.edges[e].target].stage,
@@ -321,6 +425,17 @@ class Step:
                                    self.x._split_fn(output, i, len(parts)))
         if self._has_loss(task, edges):
             kept.loss = self.x._loss_fn(output, kept.item)
+            if kept.loss is not None and not (
+                    isinstance(kept.loss, torch.Tensor) and
+                    kept.loss.numel() == 1):
+                what = (f"a tensor of shape {tuple(kept.loss.shape)}"
+                        if isinstance(kept.loss, torch.Tensor) else
+                        f"a {type(kept.loss).__name__}")
+                kept.loss = None
+                raise TypeError(
+                    f"loss_fn returned {what} for {kept.item.module}; it must "
+                    "be a tensor with one number, the mean loss of the "
+                    "sub-microbatch, or None")
 
     def _has_loss(self, task: Task, outputs: Sequence[int]) -> bool:
         plan = self.plan

@@ -45,7 +45,7 @@ from pipeloom.loss import LossOver, check_over
 from pipeloom.plan import Plan
 from pipeloom.torch_agreement import (Agreement, agreement, of_first_rank,
                                       same_everywhere)
-from pipeloom.transport import global_ranks, new_group
+from pipeloom.transport import global_ranks, pair_groups
 from pipeloom.weight_gradients import WeightGradients
 
 __all__ = ["Agreement", "Executor", "InvalidPlan", "PlanMismatch",
@@ -127,15 +127,9 @@ class Executor:
         self._ranks = global_ranks(group, size)
         nccl = dist.get_backend(group) == "nccl"
         self._ordered = nccl or bool(ordered)
-        self._channels: Dict[Tuple[int, int], Any] = {}
-        if self._ordered:
-            # A communicator for each direction, so that transfers of one do not
-            # wait for those of another. Every process must call this.
-            for a in range(size):
-                for b in range(size):
-                    if a != b:
-                        self._channels[a, b] = new_group(
-                            {self._ranks[a], self._ranks[b]})
+        # Every process must call this.
+        self._channels: Dict[Tuple[int, int], Any] = (
+            pair_groups(self._ranks, rank) if self._ordered else {})
         self._check_on = "cuda" if nccl else "cpu"
         self._check = check_agreement
         self._weights = WeightGradients()

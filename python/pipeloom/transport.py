@@ -47,6 +47,41 @@ def _wait(work: Any) -> None:
             work.wait()
 
 
+def pair_groups(ranks: Sequence[int], me: int) -> Dict[Tuple[int, int], Any]:
+    """Returns a group of two processes for each direction between rank `me` and
+    the others, indexed by (source, target), so that transfers of one direction
+    do not wait for those of another. `ranks` are the processes of all ranks,
+    each of which must call this."""
+    size = len(ranks)
+    if not has_local_groups():
+        return {(a, b): new_group({ranks[a], ranks[b]}) for a in range(size)
+                for b in range(size) if a != b}
+    # The members' name for a group depends on how many groups each has made
+    # before. So all make one at a time: by rounds of a tournament, and a rank
+    # that has to sit out makes a group of its own.
+    groups = {}
+    for up in (True, False):
+        for other in _opponents(size, me):
+            group = new_group({ranks[me], ranks[other]})
+            if other != me:
+                groups[(me, other) if (me < other) == up else
+                       (other, me)] = group
+    return groups
+
+
+def _opponents(size: int, me: int) -> List[int]:
+    """Returns whom a player meets in each round of a tournament in which each
+    meets all others once; itself if it sits out."""
+    last = size + size % 2 - 1  # Nobody, if the number of players is odd.
+    result = []
+    for r in range(last):
+        other = r if me == last else (2 * r - me) % last
+        if other == me:
+            other = me if last == size else last
+        result.append(other)
+    return result
+
+
 class Transport:
     """Sends and receives the tensors of edges between ranks. They are matched
     by tags (gloo) or by their order on each pair of ranks, which a plan

@@ -29,7 +29,7 @@ if HAVE_TORCH and HAVE_GRPC:
     from pipeloom.execution.step import Step
     from pipeloom.plan import Microbatch, SubMicrobatch, loss_weights
     from pipeloom.torch import Executor, PlanMismatch
-    from pipeloom.transport import Transport
+    from pipeloom.transport import Transport, _opponents
 
 WIDTH = 8
 MODULES = ("vision", "text")
@@ -359,7 +359,18 @@ class ExecutorTest(unittest.TestCase):
         self.check(3)
 
     def test_messages_matched_by_order_as_nccl_does(self):
-        self.check(2, ordered=True)
+        for world in (2, 3, 4):
+            with self.subTest(world=world):
+                self.check(world, ordered=True)
+
+    def test_each_rank_meets_each_other_once(self):
+        for size in range(1, 10):
+            rounds = list(zip(*(_opponents(size, r) for r in range(size))))
+            for meets in rounds:
+                self.assertEqual([meets[m] for m in meets], list(range(size)))
+            for r in range(size):
+                others = [meets[r] for meets in rounds if meets[r] != r]
+                self.assertEqual(sorted(others + [r]), list(range(size)))
 
 
 if __name__ == "__main__":

@@ -199,7 +199,12 @@ class Pipeline:
                     for place in tied)
             return
         world = global_ranks(self._group, size)
-        made = new_group(world[r] for r in ends)
+        # With torch that lets members make a group by themselves, others make
+        # one of their own: all ranks have then made as many, on which the names
+        # of later groups depend.
+        alone = has_local_groups() and self.rank not in ends
+        made = new_group([world[self.rank]] if alone else
+                         [world[r] for r in ends])
         for place, end in zip(tied, ends):
             if end == self.rank:
                 module = self.family.skeleton.real(place)

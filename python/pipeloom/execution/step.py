@@ -80,6 +80,11 @@ def _nothing() -> torch.Tensor:
     return torch.zeros(0)
 
 
+def _can_have(tensor: torch.Tensor) -> bool:
+    """Whether it can have a gradient."""
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
 class _Given(torch.autograd.Function):
     """Gives an input as the result of a leaf without bytes, so that the graph
     keeps the input only where an operator saves it."""
@@ -331,9 +336,9 @@ class Step:
         inputs = {}
         for e in structure.inputs.get(t, ()):
             inputs[e] = self.values[e].detach()
-            if e in wanted and inputs[e].is_floating_point():
+            if e in wanted:  # Ids and masks have no gradient, but zeros.
                 kept.leaves[e] = inputs[e].new_zeros(1).expand(
-                    inputs[e].shape).requires_grad_(True)
+                    inputs[e].shape).requires_grad_(_can_have(inputs[e]))
             if plan.tasks[plan.edges[e].source].rank == self.x.rank:
                 del self.values[e]  # Received tensors are dropped by `free`.
         choice = plan.activations.get(t, ())
@@ -385,7 +390,8 @@ class Step:
         joined: Dict[str, List[torch.Tensor]] = {}
         for e in list(inputs):
             value = inputs.pop(e)
-            if e in kept.leaves and torch.is_grad_enabled():
+            if (e in kept.leaves and torch.is_grad_enabled() and
+                    _can_have(value)):
                 value = _Given.apply(kept.leaves[e], value)
             source = plan.tasks[plan.edges[e].source]
             if source.module == task.module:

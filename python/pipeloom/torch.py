@@ -70,8 +70,9 @@ class Executor:
                (PlanProvider.expect with microbatch_of)
     group      the pipeline's processes, in the order of ranks; None: all
     shape_of   (plan, edge) -> (shape, dtype) of the tensor that crosses;
-               without it every tensor is announced by a header of 64 bytes, and
-               sent tensors stay in memory until the end of the step
+               without it every tensor is announced by a header of 72 bytes, and
+               a sent tensor stays in memory until its receiver has sent one
+               after it has come: longer than the plan accounts for
     split_fn   (output, part, parts) -> the part of a module's output that one
                of several sub-microbatches gets; by default equal rows
     reduce_fn  called at reduce_gradients; the optimizer steps at

@@ -1,7 +1,7 @@
 """Transfer of tensors between the ranks of a plan, over torch.distributed."""
 import inspect
 from typing import (Any, Callable, Dict, Iterable, List, Mapping, Optional,
-                    Sequence, Tuple)
+                    Sequence, Set, Tuple)
 
 import torch
 import torch.distributed as dist
@@ -11,7 +11,10 @@ from pipeloom.execution.failure import Told, finding_lost
 _DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64,
            torch.int64, torch.int32, torch.bool, torch.uint8, torch.int8,
            torch.int16, torch.complex64, torch.complex128]
-_HEADER = 8  # Dimensions, up to six sizes, dtype.
+# Dimensions, up to six sizes, dtype, and how many of the receiver's own
+# tensors have come.
+_HEADER = 9
+_SIZES = 6
 _REASON = -1  # In place of the dimensions: bytes of text follow, not a tensor.
 
 
@@ -89,8 +92,8 @@ class Transport:
 
     A tensor's shape is sent before it unless `shape_of` knows it. Without
     `shape_of`, a receive begins only when it is waited for, later than the plan
-    says; so sends are waited for at the end of the step, and their tensors stay
-    in memory until then."""
+    says; so a sent tensor stays in memory until the next tensor from its
+    receiver says that it has come, or the step ends."""
 
     def __init__(self, ranks: Sequence[int], me: int, group: Any,
                  device: torch.device, ordered: bool,
@@ -107,6 +110,14 @@ class Transport:
         self._sent: Dict[int, Tuple[List[Any], List[torch.Tensor]]] = {}
         self._posted: Dict[int, Tuple[Any, torch.Tensor, bool]] = {}
         self._queue: Dict[int, List[int]] = {}  # Receives not begun, by source.
+        # Without shape_of, by the other rank: the edges that it is sent and may
+        # not have; and those that it sends, in this order as well, of which so
+        # many have come.
+        self._to: Dict[int, List[int]] = {}
+        self._from: Dict[int, List[int]] = {}
+        self._come: Dict[int, int] = {}
+        self._known: Dict[int, int] = {}  # To have come to it.
+        self._arrived: Set[int] = set()  # Without all before them.
         self._source: Dict[int, int] = {}
 
     def _kwargs(self, source: int, target: int, tag: int) -> Dict[str, Any]:
@@ -120,8 +131,8 @@ class Transport:
         data = tensor.detach().contiguous()
         if self._shape_of is None:
             self._send(edge, data, to, [
-                data.dim(), *data.shape,
-                *[0] * (_HEADER - 2 - data.dim()), _DTYPES.index(data.dtype)])
+                data.dim(), *data.shape, *[0] * (_SIZES - data.dim()),
+                _DTYPES.index(data.dtype)])
         else:
             self._send(edge, data, to)
 
@@ -136,10 +147,10 @@ class Transport:
                 raise ValueError(
                     f"shape_of says that edge {edge} carries {tuple(shape)} of "
                     f"{dtype}, but it is {tuple(data.shape)} of {data.dtype}")
-        elif data.dim() > _HEADER - 2 or data.dtype not in _DTYPES:
+        elif data.dim() > _SIZES or data.dtype not in _DTYPES:
             raise ValueError(
                 f"edge {edge} carries a tensor of {data.dim()} dimensions and "
-                f"{data.dtype}; a stage may return up to {_HEADER - 2} "
+                f"{data.dtype}; a stage may return up to {_SIZES} "
                 "dimensions of the types "
                 f"{', '.join(str(d)[len('torch.'):] for d in _DTYPES)}")
 
@@ -149,7 +160,7 @@ class Transport:
         if self._shape_of is None:
             text = list(reason.encode())
             data = torch.tensor(text, dtype=torch.uint8, device=self._device)
-            self._send(edge, data, to, [_REASON, len(text), *[0] * 6])
+            self._send(edge, data, to, [_REASON, len(text), *[0] * _SIZES])
         else:
             shape, dtype = self._shape_of(edge)
             self._send(edge, torch.zeros(tuple(shape), dtype=dtype,
@@ -160,7 +171,9 @@ class Transport:
         works, keep = [], [data]
         peer = self._ranks[to]
         if words:
-            header = torch.tensor(words, dtype=torch.int64).to(self._device)
+            header = torch.tensor([*words, self._come.get(to, 0)],
+                                  dtype=torch.int64).to(self._device)
+            self._to.setdefault(to, []).append(edge)
             keep.append(header)
             with finding_lost():
                 works.append(dist.isend(header, peer, **self._kwargs(
@@ -188,6 +201,7 @@ class Transport:
 
     def recv(self, edge: int, source: int) -> None:
         self._source[edge] = source
+        self._from.setdefault(source, []).append(edge)
         # Matched by order, a shape must be known before any later receive is
         # posted; matched by tag, only the tensor itself waits for its shape.
         if self._ordered and self._shape_of is None:
@@ -225,15 +239,34 @@ class Transport:
         _wait(work)
         if is_header:
             words = [int(v) for v in data.cpu()]
+            self._release(self._source[edge], words[_HEADER - 1])
             told = words[0] == _REASON
             self._post_data(
                 edge, tuple(words[1:2] if told else words[1:1 + words[0]]),
-                torch.uint8 if told else _DTYPES[words[_HEADER - 1]])
+                torch.uint8 if told else _DTYPES[words[1 + _SIZES]])
             work, data, _ = self._posted.pop(edge)
             _wait(work)
+            self._note(edge)
             if told:
                 raise Told(bytes(data.cpu().tolist()).decode())
         return data
+
+    def _note(self, edge: int) -> None:
+        """Counts the tensors that have come, with all before them."""
+        source = self._source[edge]
+        self._arrived.add(edge)
+        own, count = self._from[source], self._come.get(source, 0)
+        while count < len(own) and own[count] in self._arrived:
+            self._arrived.remove(own[count])
+            count += 1
+        self._come[source] = count
+
+    def _release(self, peer: int, count: int) -> None:
+        """Drops the tensors that have come to a rank: the first `count`."""
+        for edge in self._to.get(peer, [])[self._known.get(peer, 0):count]:
+            if edge in self._sent:
+                self._await_sent(edge)
+        self._known[peer] = max(count, self._known.get(peer, 0))
 
     def drop(self, edge: int) -> None:
         """Waits for an edge, and for those before it, to throw them away."""

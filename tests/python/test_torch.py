@@ -209,6 +209,7 @@ class SentTensors:
     def __init__(self):
         self.count = 0
         self.kept = 0
+        self.most = 0  # Sent tensors at once, without shape_of.
         self._step = None
         run, wait_send = Step.run, Transport.wait_send
 
@@ -217,13 +218,14 @@ class SentTensors:
             return run(step)
 
         def watched(transport, edge):
+            if transport._shape_of is None:  # Waits for word of the receiver.
+                self.most = max(self.most, len(transport._sent))
+                return
             data = transport._sent[edge][1][0]
             address = data.data_ptr()
             whole = (data.numel() * data.element_size() ==
                      data.storage().nbytes())
             wait_send(transport, edge)
-            if transport._shape_of is None:  # Waits at the end of the step.
-                return
             if edge in transport._sent:
                 self.kept += 1
             if whole and data.numel() > 0:
@@ -319,11 +321,27 @@ def worker(rank, world, port, queue, ordered):
         dist.destroy_process_group()
 
 
-def run_world(world, ordered):
+def many_microbatches(rank, world, port, queue, ordered):
+    """1F1B with many microbatches: a rank keeps few tensors that it has
+    sent."""
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
+                      USE_LIBUV="0")
+    dist.init_process_group("gloo", rank=rank, world_size=world)
+    sent = SentTensors()
+    stages = [sp.Stage(1, r, 1, r, 0) for r in range(world)]
+    batch, microbatches = make_batch(0, [0] * 24)
+    plan = sp.static_plan(stages, (), microbatches, MODULES)
+    Executor({rank: build(stages)[rank]}, rank=rank, loss_fn=loss_of,
+             ordered=ordered).run(plan, batch)
+    queue.put((rank, float(sent.most)))
+    dist.barrier()
+
+
+def run_world(world, ordered, work=worker):
     context = mp.get_context("fork")
     queue = context.Queue()
     port = free_port()
-    processes = [context.Process(target=worker,
+    processes = [context.Process(target=work,
                                  args=(r, world, port, queue, ordered))
                  for r in range(world)]
     for p in processes:
@@ -362,6 +380,12 @@ class ExecutorTest(unittest.TestCase):
         for world in (2, 3, 4):
             with self.subTest(world=world):
                 self.check(world, ordered=True)
+
+    def test_sent_tensors_are_dropped_once_they_have_come(self):
+        for ordered in (False, True):
+            most = run_world(3, ordered, many_microbatches)
+            # Those of the warm-up, and of its first return.
+            self.assertLessEqual(max(most.values()), 4.0, most)
 
     def test_each_rank_meets_each_other_once(self):
         for size in range(1, 10):

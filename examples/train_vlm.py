@@ -383,6 +383,9 @@ def train(rank, args, port, out):
         executors[which] = Executor(
             stage_modules(models[which], plans.stages[which], rank),
             rank=rank, loss_fn=loss_of, on_task=synthetic)
+    trace = (pipeloom.TraceFile(
+        os.path.join(args.traces, f"rank{rank}.json"), rank)
+        if args.traces else None)
     rows, worst = [], 0.0
     ahead = 2
     plans.prepare(batches[:ahead])
@@ -402,6 +405,8 @@ def train(rank, args, port, out):
             dist.barrier()
             begin = time.perf_counter()
             result = executors[which].run(plan, batch)
+            if trace is not None and which == "dynamic":
+                trace.add(plan, result)
             dist.barrier()
             seconds = time.perf_counter() - begin
             loss = torch.tensor([result.loss], dtype=torch.float64)
@@ -446,6 +451,8 @@ def train(rank, args, port, out):
              "counts": {w: p.counts for w, p in getattr(
                  plans, "providers", {}).items()}}))
     plans.close()
+    if trace is not None:
+        trace.close()
     dist.barrier()
     dist.destroy_process_group()
 
@@ -508,6 +515,9 @@ def main():
     parser.add_argument("--learning-rate", type=float, default=0.05)
     parser.add_argument("--tolerance", type=float, default=1e-5)
     parser.add_argument("--json", default="", help="write the figures there")
+    parser.add_argument("--traces", default="", metavar="FOLDER",
+                        help="write what the dynamic plans' ranks did there, "
+                             "for `pipeloom trace FOLDER`")
     args = parser.parse_args()
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))

@@ -183,9 +183,10 @@ class Writer {
     }
   }
 
-  // Writes the arguments from which `pipeloom trace` knows the rank.
+  // Writes the arguments from which `pipeloom trace` knows rank and step.
   void WhichRank(RankId rank) {
     json_.Key("rank").Int(rank.value());
+    json_.Key("step").Int(plan_->step);
     if (plan_->replica != 0) json_.Key("replica").Int(plan_->replica);
   }
   static std::string Inputs(const StageGraph& graph, TaskId task) {

@@ -60,6 +60,7 @@ bool Take(const formats::ChromeEvent& event, int32_t rank, TraceEvents* file) {
   if (event.phase != "X" || !event.has_time) return false;
   TraceTask seen;
   seen.rank = IntArg(event, "rank").value_or(rank);
+  seen.step = IntArg(event, "step").value_or(-1);
   seen.start = event.start_ns;
   seen.end = event.start_ns + event.duration_ns;
   if (event.category == "epilogue") {

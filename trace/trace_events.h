@@ -32,7 +32,8 @@ struct TraceTask {
   int32_t rank = 0;
   int64_t start = 0;  // On the local clock, ns.
   int64_t end = 0;
-  int64_t id = -1;  // Task number in Pipeloom's own traces; -1: unknown.
+  int64_t id = -1;    // Task number in Pipeloom's own traces; -1: unknown.
+  int32_t step = -1;  // The training's; -1: unknown.
   std::vector<int64_t> inputs{};
   bool has_inputs = false;
   bool recomputes = false;

@@ -103,34 +103,77 @@ absl::Status CheckWhole(const std::vector<TraceTask>& tasks) {
   return absl::OkStatus();
 }
 
-// Returns the tasks of the chosen iteration.
-absl::StatusOr<std::vector<TraceTask>> OneIteration(
-    std::vector<TraceTask> tasks, int32_t iteration, int32_t* iterations,
-    std::vector<int32_t>* nth) {
+// Returns whether all inputs that the tasks name are there.
+bool HasAllInputs(const std::vector<TraceTask>& tasks) {
+  std::set<int64_t> ids;
+  for (const TraceTask& task : tasks) ids.insert(task.id);
+  for (const TraceTask& task : tasks) {
+    for (const int64_t input : task.inputs) {
+      if (!ids.contains(input)) return false;
+    }
+  }
+  return true;
+}
+
+struct Iteration {
+  std::vector<TraceTask> tasks{};
+  int32_t step = -1;  // The training's; -1: the tasks do not say it.
+  int32_t nth = 0;    // Counted in its step.
+  int32_t index = 0;  // Counted in all steps.
+};
+
+// Returns the chosen iteration, and sets how many there are. Tasks that say
+// their step are of one iteration only if it is the same: steps may have other
+// tasks.
+absl::StatusOr<Iteration> OneIteration(std::vector<TraceTask> tasks,
+                                       int32_t index, int32_t* iterations) {
   std::stable_sort(
       tasks.begin(), tasks.end(), [](const TraceTask& a, const TraceTask& b) {
         return std::tie(a.rank, a.start) < std::tie(b.rank, b.start);
       });
-  std::map<TraceTaskKey, int32_t> count;
-  nth->clear();
-  for (const TraceTask& task : tasks) nth->push_back(count[task.key]++);
-  PIPELOOM_RETURN_IF_ERROR(CheckIterations(tasks, *nth));
-  int32_t whole = std::numeric_limits<int32_t>::max();
-  for (const auto& [key, n] : count) whole = std::min(whole, n);
-  *iterations = whole;
-  if (iteration < 0) iteration = whole - 1;
-  if (iteration >= whole) {
+  const bool all_say_step =
+      std::all_of(tasks.begin(), tasks.end(),
+                  [](const TraceTask& task) { return task.step >= 0; });
+  std::map<int32_t, std::map<TraceTaskKey, int32_t>> count;  // Indexed by step.
+  std::vector<int32_t> nth;
+  for (TraceTask& task : tasks) {
+    if (!all_say_step) task.step = -1;
+    nth.push_back(count[task.step][task.key]++);
+  }
+  PIPELOOM_RETURN_IF_ERROR(CheckIterations(tasks, nth));
+  std::vector<std::pair<int32_t, int32_t>> whole;  // Step and number in it.
+  for (const auto& [step, keys] : count) {
+    int32_t least = std::numeric_limits<int32_t>::max();
+    for (const auto& [key, n] : keys) least = std::min(least, n);
+    for (int32_t n = 0; n < least; ++n) whole.push_back({step, n});
+  }
+  const auto size = static_cast<int32_t>(whole.size());
+  *iterations = size;
+  if (index >= size) {
     return absl::InvalidArgumentError(
         absl::StrFormat("iteration %d: the traces have %d whole ones, counted "
                         "from 0",
-                        iteration, whole));
+                        index, size));
   }
-  std::vector<TraceTask> chosen;
-  for (size_t i = 0; i < tasks.size(); ++i) {
-    if ((*nth)[i] == iteration) chosen.push_back(std::move(tasks[i]));
+  const auto chosen = [&](int32_t at) {
+    Iteration result{.index = at};
+    std::tie(result.step, result.nth) = whole[static_cast<size_t>(at)];
+    for (size_t i = 0; i < tasks.size(); ++i) {
+      if (tasks[i].step == result.step && nth[i] == result.nth) {
+        result.tasks.push_back(tasks[i]);
+      }
+    }
+    return result;
+  };
+  Iteration result = chosen(index < 0 ? size - 1 : index);
+  // A trace may end in the middle of a step.
+  for (int32_t at = size - 2;
+       index < 0 && at >= 0 && !HasAllInputs(result.tasks); --at) {
+    Iteration earlier = chosen(at);
+    if (HasAllInputs(earlier.tasks)) result = std::move(earlier);
   }
-  PIPELOOM_RETURN_IF_ERROR(CheckWhole(chosen));
-  return chosen;
+  PIPELOOM_RETURN_IF_ERROR(CheckWhole(result.tasks));
+  return result;
 }
 
 // Returns pairs (producer, consumer) of task indices, each once.
@@ -208,11 +251,11 @@ absl::StatusOr<ImportedStep> ImportTrace(
         "Forward 5",
         step.events));
   }
-  std::vector<int32_t> nth;
   PIPELOOM_ASSIGN_OR_RETURN(
-      const std::vector<TraceTask> tasks,
-      OneIteration(std::move(events.tasks), iteration, &step.iterations, &nth));
-  if (iteration < 0) iteration = step.iterations - 1;
+      const Iteration chosen,
+      OneIteration(std::move(events.tasks), iteration, &step.iterations));
+  const std::vector<TraceTask>& tasks = chosen.tasks;
+  iteration = chosen.index;
   PIPELOOM_ASSIGN_OR_RETURN(const auto inputs, Inputs(tasks));
 
   // Ranks are numbered without gaps.
@@ -411,7 +454,10 @@ absl::StatusOr<ImportedStep> ImportTrace(
   IdVector<RankId, std::vector<TraceTask>> ends(num_ranks);
   for (const TraceTask& seen : events.epilogues) {
     const auto it = ranks.find(seen.rank);
-    if (it != ranks.end()) ends[it->second].push_back(seen);
+    if (it == ranks.end()) continue;
+    if (chosen.step < 0 || seen.step == chosen.step) {
+      ends[it->second].push_back(seen);
+    }
   }
   RankOrders order(num_ranks);
   step.measured.num_ranks = num_ranks;
@@ -427,8 +473,11 @@ absl::StatusOr<ImportedStep> ImportTrace(
                                    .end = at(tasks[i], tasks[i].end)});
   }
   for (const RankId r : ends.ids()) {
-    if (ends[r].size() <= static_cast<size_t>(iteration)) continue;
-    const TraceTask& seen = ends[r][static_cast<size_t>(iteration)];
+    // If they do not say their step, those of all iterations are there.
+    const auto nth =
+        static_cast<size_t>(chosen.step < 0 ? chosen.index : chosen.nth);
+    if (ends[r].size() <= nth) continue;
+    const TraceTask& seen = ends[r][nth];
     specs[r].epilogue = Duration(seen.end - seen.start);
     step.measured.spans.push_back({.rank = r,
                                    .kind = SpanKind::kEpilogue,

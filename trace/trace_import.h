@@ -9,8 +9,10 @@
 //   "PP:2SEND_F5", "PP:3RECV_F5"           its transfers
 //   "Forward 5", "Backward 5"              the same of one stage a rank
 //
-// Tasks without "inputs" must be whole: every stage of a module has the
-// microbatches of the others, and iterations follow each other on each rank.
+// Tasks with an argument "step" belong together if it is equal: a training's
+// steps need not have the same tasks. Tasks without "inputs" must be whole:
+// every stage of a module has the microbatches of the others, and iterations
+// follow each other on each rank.
 //
 // The rank is taken from "distributedInfo", an event's args, or the number in
 // the file name. Ranks of several files have clocks of their own, which are

@@ -44,13 +44,14 @@ if TYPE_CHECKING:
     from pipeloom.sample import Sample
     from pipeloom.session import Session
     from pipeloom.static_schedule import Stage, static_plan
+    from pipeloom.trace_file import TraceFile
 
 __version__ = "0.1.0"
 __all__ = [
     "AgreementError", "Client", "Cluster", "Edge", "Instruction", "Job",
     "LossShare", "MetadataPrefetcher", "Microbatch", "MisfitError", "Model",
     "Plan", "PlanProvider", "PlannerError", "Sample", "Session", "Stage",
-    "SubMicrobatch", "Task", "address_file", "compare", "connect", "emulate",
+    "SubMicrobatch", "Task", "TraceFile", "address_file", "compare", "connect", "emulate",
     "loss_weights", "plan", "planner", "read_plan", "search_layout",
     "static_plan", "whatif",
 ]
@@ -67,6 +68,7 @@ _MODULES = {
     "sample": ("Sample",),
     "session": ("Session",),
     "static_schedule": ("Stage", "static_plan"),
+    "trace_file": ("TraceFile",),
 }
 _SUBMODULES = {*_MODULES, "agreement", "fit", "memory", "messages", "metadata",
                "trouble"}

@@ -39,7 +39,15 @@ class TrainVlmTest(unittest.TestCase):
                 return json.load(file)
 
     def test_planned_by_the_command(self):
-        figures = self.train("--pipeloom", BINARY)
+        traces = tempfile.TemporaryDirectory()
+        self.addCleanup(traces.cleanup)
+        figures = self.train("--pipeloom", BINARY, "--traces", traces.name)
+        done = subprocess.run(
+            [BINARY, "trace", traces.name, "--format", "json"],
+            capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        read = json.loads(done.stdout)
+        self.assertEqual((read["ranks"], read["iterations"]), (4, 2))
         self.assertLess(figures["worst"], 1e-5)
         self.assertEqual([r["dynamic_name"] for r in figures["rows"]],
                          ["search"] * 2)

@@ -187,6 +187,43 @@ TEST(ImportTraceTest, SeveralIterationsAreToldApart) {
       FailsWith(absl::StatusCode::kInvalidArgument, HasSubstr("3 whole ones")));
 }
 
+// Steps of one plan each, which need not have the same tasks.
+TEST(ImportTraceTest, TasksOfOtherStepsDoNotCount) {
+  Json events = Json::array();
+  const auto add = [&](int step, const char* module, int task, double ts,
+                       const std::string& inputs) {
+    events.push_back({{"ph", "X"},
+                      {"name", "F0"},
+                      {"ts", 1000.0 * step + ts},
+                      {"dur", 10 + step},
+                      {"pid", 0},
+                      {"tid", 0},
+                      {"args",
+                       {{"pass", "forward"},
+                        {"module", module},
+                        {"stage", task},
+                        {"microbatch", 0},
+                        {"rank", 0},
+                        {"step", step},
+                        {"task", task},
+                        {"inputs", inputs}}}});
+  };
+  for (const int step : {4, 5, 6}) {
+    if (step == 5) add(step, "vision", 1, 0, "");
+    add(step, "text", 0, 100, step == 5 ? "1" : "");
+  }
+  add(7, "text", 0, 100, "1");  // Its other task is cut off.
+  for (const int i : {0, 1, 2, -1}) {
+    SCOPED_TRACE(i);
+    ASSERT_OK_AND_ASSIGN(const ImportedStep imported,
+                         ImportTrace({Source("t.json", events.dump())}, i));
+    EXPECT_EQ(imported.iterations, 4);
+    EXPECT_EQ(imported.plan.graph.num_tasks(), i == 1 ? 2 : 1);
+    EXPECT_EQ(imported.plan.graph.task(TaskId(0)).duration,
+              Microseconds(10 + (i < 0 ? 6 : 4 + i)));
+  }
+}
+
 Json Event(const std::string& name, double ts, double dur,
            const char* category = "cpu_op") {
   return {{"ph", "X"},  {"name", name}, {"cat", category}, {"ts", ts},

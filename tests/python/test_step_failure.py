@@ -50,6 +50,7 @@ class World:
         self.layers = build(self.stages)
         self.batch, self.microbatches = make_batch(5, SUBS)
         self.fails_at = None
+        self.joins = False
         self.executor = Executor(
             {i: self.layers[i] for i, s in enumerate(self.stages)
              if s.rank == rank}, rank=rank, loss_fn=self.loss,
@@ -70,6 +71,10 @@ class World:
     def reduce(self):
         if self.fails_at == ("reduce",):
             raise self.error
+        if self.joins:  # As shared weights and clipping do.
+            total = torch.ones(1, dtype=torch.float64)
+            dist.all_reduce(total)
+            assert float(total) == RANKS, float(total)
 
     def shape_of(self, plan, edge):
         ends = [plan.tasks[t] for t in (plan.edges[edge].source,
@@ -123,6 +128,7 @@ def fail_anywhere(rank):
                 by = next(s.rank for s in reversed(world.stages))
             elif seed == 5:
                 at = ("reduce",)
+            world.joins = seed != 5
             world.fails_at = at if by == rank else None
             error = world.raised(plan)
             if by == rank:

@@ -2,10 +2,10 @@
 
 The rank that fails goes through the rest of its program without its tasks: it
 takes what others send, and sends the reason in place of each tensor that it
-owes. A rank that gets a reason does the same. Before its optimizer steps, or at
-the end, each rank learns whether all have come so far. So none waits for a
-tensor that does not come, and no message is left that a later step would take
-for its own.
+owes. A rank that gets a reason does the same. Before it reduces gradients, and
+before its optimizer steps, each rank learns whether all have come so far. So
+none waits for a tensor that does not come, and no message is left that a later
+step would take for its own.
 """
 import contextlib
 import logging

@@ -76,6 +76,9 @@ class _Kept:
                 self.outputs[e] = _Root.apply(view)
 
 
+_QUESTIONS = 2  # Whether all have come so far, in each step.
+
+
 def _nothing() -> torch.Tensor:
     return torch.zeros(0)
 
@@ -127,7 +130,8 @@ class Step:
         self.program = plan.programs[executor.rank]
         self.batch = batch
         self.begin = 0  # Nanoseconds.
-        self.asked = False  # Whether the other ranks have failed.
+        self.asked = 0  # How often, whether a rank has failed.
+        self.over = False  # One has, and all know.
         self.kept: Dict[int, _Kept] = {}
         self.values: Dict[int, torch.Tensor] = {}  # Indexed by edge.
         # Forwards for which the plan has Offload instructions.
@@ -181,7 +185,8 @@ class Step:
             if self.kept:
                 raise RuntimeError("the plan has no backward for tasks "
                                    f"{sorted(self.kept)[:5]}")
-            self._all_have_come()
+            while self.asked < _QUESTIONS:
+                self._all_have_come()
         except Exception as error:  # pylint: disable=broad-except
             self.fail(at, error)
         self.result.seconds = (time.perf_counter_ns() - self.begin) / 1e9
@@ -221,6 +226,8 @@ class Step:
             elif host is not None:
                 host.back()
         elif op == "reduce_gradients":
+            # Messages of reduce_fn must not meet a rank that has failed.
+            self._all_have_come()
             if self.x._reduce_fn is not None:
                 self.x._reduce_fn()
         elif op == "optimizer_step":
@@ -238,13 +245,13 @@ class Step:
     # -- Failure -------------------------------------------------------------
 
     def _all_have_come(self, failed: bool = False) -> None:
-        """Tells the other ranks, once in a step, whether this one has failed.
-        Raises Told if another has."""
-        if self.asked:
-            return
-        self.asked = True
+        """Tells the other ranks whether this one has failed: before gradients
+        are reduced, and before the optimizer steps. Raises Told if another
+        has."""
+        self.asked += 1
         other = failure.first_failed(self.x.rank, failed, self.x._group,
                                      self.x._check_on)
+        self.over = other is not None
         if other is not None and not failed:
             raise failure.Told(f"rank {other} has failed in step "
                                f"{self.plan.step}; its log says why")
@@ -292,7 +299,8 @@ class Step:
     def _end_without(self) -> None:
         try:
             self.transport.finish()
-            self._all_have_come(failed=True)
+            if not self.over:
+                self._all_have_come(failed=True)
         except failure.Lost as another:
             failure.log(f"rank {self.x.rank}, after its error: {another}")
 

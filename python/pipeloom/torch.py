@@ -29,7 +29,8 @@ of its loss puts its own counts into the plan:
 Rank r of the plan is the r-th process of `group`. Works with torch 1.13 to the
 newest; gloo on CPUs, nccl on GPUs.
 """
-from typing import Any, Callable, Dict, Mapping, Optional, Tuple
+from typing import (Any, Callable, Collection, Dict, List, Mapping, Optional,
+                    Tuple)
 
 import torch
 import torch.distributed as dist
@@ -38,6 +39,7 @@ from torch import nn
 from pipeloom.agreement import identity_of
 from pipeloom.check import InvalidPlan, check_plan
 from pipeloom.execution.failure import StepFailed
+from pipeloom.execution.gradients import clip_grad_norm
 from pipeloom.execution.second_run import Habits
 from pipeloom.execution.step import Step, StepResult, WorkItem, equal_rows
 from pipeloom.execution.structure import PlanStructure
@@ -164,6 +166,24 @@ class Executor:
             raise error
         assert step is not None
         return step.run()
+
+    def parameters(self) -> List[nn.Parameter]:
+        """Returns those of this rank's stages, each once."""
+        return list(dict.fromkeys(
+            p for stage in self.stages.values() for p in stage.parameters()))
+
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0, *,
+                        counted_elsewhere: Collection[nn.Parameter] = ()
+                        ) -> torch.Tensor:
+        """Scales gradients down to a norm of at most `max_norm` over the stages
+        of all ranks, and returns the norm before that;
+        torch.nn.utils.clip_grad_norm_ would see those of one rank. All ranks of
+        the group must call it, after run() or in reduce_fn, when gradients are
+        whole. `counted_elsewhere`: parameters that another rank has as well,
+        and counts. ValueError: norm_type is not positive."""
+        return clip_grad_norm(
+            self.parameters(), counted_elsewhere, max_norm, norm_type,
+            self._group, self.device)
 
     def _agree(self, plan: Plan, error: Optional[Exception]) -> None:
         """Raises on all ranks if one has an error or another plan."""

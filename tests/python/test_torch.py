@@ -296,6 +296,18 @@ def worker(rank, world, port, queue, ordered):
                         right = (b.grad if b.grad is not None
                                  else torch.zeros_like(b))
                         worst = max(worst, float((left - right).abs().max()))
+                # Clipping sees the stages of all ranks.
+                for norm_type in (2.0, float("inf")):
+                    bound = 0.1 * (seed + 1)
+                    norm = executor.clip_grad_norm_(bound, norm_type)
+                    expected = torch.nn.utils.clip_grad_norm_(
+                        [p for layer in reference
+                         for p in layer.parameters()], bound, norm_type)
+                    worst = max(worst, abs(float(norm - expected)), *(
+                        float((a.grad - b.grad).abs().max()) for i in mine
+                        for a, b in zip(mine[i].parameters(),
+                                        reference[i].parameters())
+                        if a.grad is not None and b.grad is not None))
                 total = torch.tensor([result.loss])
                 dist.all_reduce(total)
                 worst = max(worst, abs(float(total) - loss))

@@ -282,8 +282,9 @@ class Pipeline:
         All ranks of the group must call it after step(). ValueError: norm_type
         is not positive."""
         return clip_grad_norm(
-            list(self.parameters()), self._tied_again, max_norm, norm_type,
-            self._group, self.family.skeleton.device,
+            list(self.parameters()),
+            [] if self._tied_again is None else [self._tied_again], max_norm,
+            norm_type, self._group, self.family.skeleton.device,
             self._replicas.group if self._replicas is not None else None)
 
     def sizes(self, sample: Sample) -> Any:

@@ -67,13 +67,17 @@ def task_graph(graph: Graph, num_ranks: int,
 
 def search_orders(binary: str, graph: Graph, num_ranks: int, *,
                   evaluations: int = 2000, delay_us: float = 0.0,
-                  seed: int = 1) -> List[List[int]]:
-    """Returns each rank's tasks in order. RuntimeError: the command has failed;
-    has its error text."""
+                  seed: int = 1, memory_limit_bytes: int = 0,
+                  activation_bytes: Optional[Mapping[int, int]] = None
+                  ) -> List[List[int]]:
+    """Returns each rank's tasks in order. A rank holds `activation_bytes` of
+    its forwards, as task_graph says, within the limit (0: none). RuntimeError:
+    the command has failed, or nothing fits; has its error text."""
     with tempfile.TemporaryDirectory() as folder:
         problem = os.path.join(folder, "graph.json")
         with open(problem, "w", encoding="utf-8") as file:
-            file.write(task_graph(graph, num_ranks, delay_us))
+            file.write(task_graph(graph, num_ranks, delay_us,
+                                  memory_limit_bytes, activation_bytes))
         done = subprocess.run(
             [binary, "search", "--graph", problem, "--evaluations",
              str(evaluations), "--seed", str(seed), "--threads", "1",

@@ -26,6 +26,9 @@ of its loss puts its own counts into the plan:
     plan = dataclasses.replace(plan, loss_shares={(module, m, sub): share, ...},
                                loss_totals={module: of_the_step})
 
+A weight with ends on several ranks, such as a tied embedding, is a parameter on
+each of them: sum its gradients in reduce_fn, and step all ends alike.
+
 Rank r of the plan is the r-th process of `group`. Works with torch 1.13 to the
 newest; gloo on CPUs, nccl on GPUs.
 """

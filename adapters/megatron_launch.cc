@@ -103,13 +103,6 @@ bool HasPipelineInside(const ParallelLayout& layout) {
   return layout.expert_gpus() == layout.gpus_per_rank();
 }
 
-bool HasExperts(const JobSpec& job) {
-  for (const LayerSpec& layer : LastModule(job).layers) {
-    if (layer.ffn.experts > 0) return true;
-  }
-  return false;
-}
-
 // Returns what the length of a sequence is a multiple of: context parallelism
 // gives each GPU two pieces, sequence parallelism divides these.
 int64_t LengthDivisor(const JobSpec& job) {
@@ -212,7 +205,7 @@ std::string MegatronSettings(const JobSpec& job) {
         break;
     }
   }
-  if (HasExperts(job)) {
+  if (HasExperts(LastModule(job))) {
     text += "--moe-grouped-gemm\n";
     if (layout.ep > 1) {
       text += setup.dispatch == ExpertDispatch::kEachGpu
@@ -281,7 +274,7 @@ absl::StatusOr<std::string> MegatronArguments(const TrainerLimits& trainer,
     text +=
         "# microbatches differ in rows: set "
         "TransformerConfig.variable_seq_lengths, or pad\n";
-    if (!HasExperts(job) || job.parallel.ep == 1) {
+    if (!HasExperts(LastModule(job)) || job.parallel.ep == 1) {
       text +=
           "# It needs this dispatcher.\n--moe-token-dispatcher-type alltoall\n";
     }

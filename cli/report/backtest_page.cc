@@ -116,15 +116,6 @@ std::string PrecisionOf(const formats::MeasuredRun& run) {
   return "";
 }
 
-bool HasExperts(const ModelSpec& model) {
-  for (const ModuleSpec& module : model.modules) {
-    for (const LayerSpec& layer : module.layers) {
-      if (layer.ffn.experts > 0) return true;
-    }
-  }
-  return false;
-}
-
 // Returns the parts of the layout that are not 1: "tp 2 pp 4x2".
 std::string LayoutOf(const formats::MeasuredRun& run) {
   const ParallelLayout& p = run.parallel;

@@ -248,6 +248,11 @@ StageCostModel::Transfer StageCostModel::TransferTime(RankId from, RankId to,
     link.time += launches;
     link.occupancy += launches;
   }
+  if (!setup.sequence_parallel && setup.scattered_sends) {
+    const int32_t tp = state_->job.parallel.tp;
+    link.time += state_->GatherTime(GroupKind::kTensor, tp,
+                                    Real((payload * tp).count()), to);
+  }
   const double stretch = setup.stretch;
   return {.time = StageCostState::Slowed(link.time, stretch),
           .occupancy = StageCostState::Slowed(link.occupancy, stretch)};

@@ -110,7 +110,8 @@ class StageCostModel {
     Duration time{};
     Duration occupancy{};
   };
-  // Returns the times of a tensor of `payload` bytes per GPU.
+  // Returns the times of a tensor of `payload` bytes per GPU, with its gather
+  // where GPUs send parts of it (TrainingSetup::scattered_sends).
   Transfer TransferTime(RankId from, RankId to, Bytes payload) const;
   // Returns the memory limit of one GPU of the rank, by its device.
   Bytes MemoryLimit(RankId rank) const;

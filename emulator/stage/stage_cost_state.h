@@ -146,16 +146,19 @@ struct StageCostState {
   // rank; what a GPU needs of it is then a part of what it has.
   Duration RegroupTime(double bytes, RankId rank) const {
     const ParallelLayout& parallel = job.parallel;
-    const auto gather = [&](GroupKind group, int32_t size, double gathered) {
-      return size == 1 ? kZero
-                       : CostsOn(rank).Cost(
-                             CollectiveOp{.kind = Collective::kAllGather,
-                                          .group = group,
-                                          .size = size,
-                                          .bytes = gathered});
-    };
-    return gather(GroupKind::kTensor, parallel.tp, bytes / parallel.cp) +
-           gather(GroupKind::kContext, parallel.cp, bytes);
+    return GatherTime(GroupKind::kTensor, parallel.tp, bytes / parallel.cp,
+                      rank) +
+           GatherTime(GroupKind::kContext, parallel.cp, bytes, rank);
+  }
+
+  // Returns the time of an all-gather of `bytes` in all.
+  Duration GatherTime(GroupKind group, int32_t size, double bytes,
+                      RankId rank) const {
+    if (size == 1) return kZero;
+    return CostsOn(rank).Cost(CollectiveOp{.kind = Collective::kAllGather,
+                                           .group = group,
+                                           .size = size,
+                                           .bytes = bytes});
   }
 
   // Calls visit(layer) for each layer. A tied loss head on another stage than
@@ -480,11 +483,15 @@ struct StageCostState {
     const int64_t row_bytes =
         total.output_width * (precision == Precision::kFp32 ? 4 : 2);
     // Between stages of a module each copy hands on its own output; what other
-    // modules take is spread evenly over all GPUs of the rank.
-    total.output = hands_on ? Bytes(CeilDiv(total.output_rows * row_bytes,
-                                            job.parallel.gpus_per_rank()))
-                            : Bytes(CeilDiv(rows_of(own) * row_bytes,
-                                            parallel.gpus_per_rank()));
+    // modules take is spread evenly over all GPUs of the rank. Without sequence
+    // parallelism each tensor-parallel GPU hands on all of it.
+    const int64_t sent_copies =
+        job.setup.sequence_parallel || job.setup.scattered_sends ? 1
+                                                                 : parallel.tp;
+    const int64_t rows = hands_on ? total.output_rows : rows_of(own);
+    const int64_t parts =
+        hands_on ? job.parallel.gpus_per_rank() : parallel.gpus_per_rank();
+    total.output = Bytes(CeilDiv(rows * row_bytes * sent_copies, parts));
     if (hands_on && layout.regroups > 0) {
       const Duration time =
           layout.regroups *

@@ -306,6 +306,7 @@ void ReadSetup(ObjectReader& reader, JobSpec* job) {
   reader.Read("fp8_activation_inputs", &setup.fp8_activation_inputs);
   reader.Read("keeps_gathered", &setup.keeps_gathered);
   reader.Read("pads_vocabulary", &setup.pads_vocabulary);
+  reader.Read("scattered_sends", &setup.scattered_sends);
   reader.Read("optimizer_group", 0, 1 << 20, &setup.optimizer_group);
   reader.Read("gathers_wait", &setup.gathers_wait);
   reader.Read("bucket_parameters", 0, int64_t{1} << 40,

@@ -112,6 +112,8 @@ absl::Status ReadRunSetup(const std::string& where, absl::string_view text,
                                         {{"fused", false}, {"eager", true}});
   s.sequence_parallel = words.OneOf<bool>("sequence_parallel", true,
                                           {{"yes", true}, {"no", false}});
+  s.scattered_sends = words.OneOf<bool>(
+      "sends", s.scattered_sends, {{"scattered", true}, {"whole", false}});
   enum class Products { kSixteenBits, kFp8, kMxfp8, kNvfp4, kNvfp4Plain };
   const auto products =
       words.OneOf<Products>("precision", Products::kSixteenBits,

@@ -402,6 +402,19 @@ int64_t Parameters(const ModelSpec& model) {
   return sum;
 }
 
+bool HasExperts(const ModuleSpec& module) {
+  return std::any_of(
+      module.layers.begin(), module.layers.end(), [](const LayerSpec& layer) {
+        return layer.kind == LayerKind::kTransformer && layer.ffn.experts > 0;
+      });
+}
+
+bool HasExperts(const ModelSpec& model) {
+  return std::any_of(
+      model.modules.begin(), model.modules.end(),
+      [](const ModuleSpec& module) { return HasExperts(module); });
+}
+
 absl::Status ValidateModelSpec(const ModelSpec& model) {
   if (model.modules.empty()) {
     return absl::InvalidArgumentError(absl::StrFormat(

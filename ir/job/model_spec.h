@@ -380,6 +380,9 @@ struct ModuleSpec {
 // Returns the parameters of all layers of a module, without adapters.
 int64_t Parameters(const ModuleSpec& module);
 
+// Returns whether any of the module's layers routes tokens to experts.
+bool HasExperts(const ModuleSpec& module);
+
 // The output of `from` goes to `to`: as tokens of its sequence or, with
 // as_context, only as the context of its cross-attention.
 struct ModuleEdge {
@@ -404,6 +407,9 @@ struct ModelSpec {
 
 // Returns the parameters of all modules.
 int64_t Parameters(const ModelSpec& model);
+
+// Returns whether any module has experts.
+bool HasExperts(const ModelSpec& model);
 
 // Checks the model. Returns InvalidArgument that names the module, layer or
 // edge: no module or layer, duplicate names, dimensions that are negative or

@@ -172,6 +172,10 @@ struct TrainingSetup {
   // Whether the framework pads the vocabulary, so that products of the loss
   // head run at full speed whatever its width is. Changes time only.
   bool pads_vocabulary = true;
+  // Whether, without sequence parallelism, each GPU of a tensor-parallel group
+  // sends its part of what a stage hands on to the next, which gathers it
+  // (DeepSpeed). Otherwise each sends all of it, as Megatron-Core does.
+  bool scattered_sends = false;
   bool operator==(const TrainingSetup&) const = default;
 };
 

@@ -55,7 +55,8 @@ constexpr TrainerLimits kTrainers[] = {
      .recompute_periods = true,
      .most_sharding = OptimizerSharding::kZero1,
      .optimizer_groups = false,
-     .other_parallelism = false},
+     .other_parallelism = false,
+     .scattered_sends = true},
     {.name = "pipeloom", .everything = true},
 };
 
@@ -100,15 +101,6 @@ absl::string_view NameOf(ContextParallelism context) {
       return "CONTEXT_PARALLELISM_ALL_TO_ALL";
   }
   return "";
-}
-
-bool HasExperts(const ModelSpec& model) {
-  for (const ModuleSpec& module : model.modules) {
-    for (const LayerSpec& layer : module.layers) {
-      if (layer.ffn.experts > 0) return true;
-    }
-  }
-  return false;
 }
 
 // Returns the GPUs that share one copy of the optimizer's state, or 0 if that
@@ -205,6 +197,18 @@ absl::Status CheckLayout(const TrainerLimits& trainer, const JobSpec& job) {
         absl::StrCat("parallel.context_parallelism is ", NameOf(layout.context),
                      "; the trainer gathers keys and values, so ",
                      NameOf(*trainer.context), " is right"));
+  }
+  if (layout.tp > 1 && layout.pp > 1 && !job.setup.sequence_parallel &&
+      job.setup.scattered_sends != trainer.scattered_sends) {
+    return CannotExecute(
+        trainer,
+        absl::StrFormat(
+            "setup.scattered_sends is %s; without sequence parallelism each "
+            "tensor-parallel GPU of the trainer sends %s of an output, so %s "
+            "is right",
+            trainer.scattered_sends ? "false" : "true",
+            trainer.scattered_sends ? "its part" : "all",
+            trainer.scattered_sends ? "true" : "false"));
   }
   if (layout.tp == 1 || !HasExperts(job.model)) return absl::OkStatus();
   const int32_t expert_tp = layout.expert_tp > 0 ? layout.expert_tp : layout.tp;

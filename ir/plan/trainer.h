@@ -79,6 +79,9 @@ struct TrainerLimits {
   bool whole_experts = false;
   // Whether experts under tensor parallelism need sequence parallelism.
   bool experts_need_sequence_parallel = false;
+  // Whether, without sequence parallelism, tensor-parallel GPUs each send a
+  // part of a stage's output (TrainingSetup::scattered_sends).
+  bool scattered_sends = false;
 };
 
 // How FSDP2 divides the state of dp replicas: there are `replicate` copies, and

@@ -110,6 +110,7 @@ void SetSetup(const TrainingSetup& setup, v1::TrainingSetup* proto) {
   proto->set_optimizer_bytes(setup.optimizer_bytes);
   proto->set_bucket_parameters(setup.bucket_parameters);
   proto->set_pads_vocabulary(setup.pads_vocabulary);
+  proto->set_scattered_sends(setup.scattered_sends);
 }
 
 void SetRules(const PartitionRules& rules, v1::PartitionRules* proto) {

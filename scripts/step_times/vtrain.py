@@ -15,7 +15,9 @@ def ceil_to(value, multiple):
 
 # Bias, dropout and residual sum are one kernel, as are bias and activation
 # (Megatron's defaults; src/model/gpt_modeling.py of vTrain).
-MEGATRON = "attention=unfused pointwise=fused sequence_parallel=no overlap=none "
+# DeepSpeed's pipeline sends each tensor-parallel GPU's part of an output.
+MEGATRON = ("attention=unfused pointwise=fused sequence_parallel=no "
+            "sends=scattered overlap=none ")
 REST = " precision=fp16 gradient_bytes=2 sharding=none"
 
 

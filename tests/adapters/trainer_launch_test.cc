@@ -363,6 +363,19 @@ TEST(TrainerJob, NamesDivisionsThatCannotBeSet) {
          job.setup.sequence_parallel = false;
        },
        {"setup.sequence_parallel is false", "so true is right"}},
+      {"megatron",
+       [](JobSpec& job) {
+         job.parallel.tp = 2;
+         job.setup.sequence_parallel = false;
+         job.setup.scattered_sends = true;
+       },
+       {"setup.scattered_sends is true", "sends all", "so false is right"}},
+      {"deepspeed",
+       [](JobSpec& job) {
+         job.parallel.tp = 2;
+         job.setup.sequence_parallel = false;
+       },
+       {"setup.scattered_sends is false", "its part", "so true is right"}},
       {"torchtitan",
        [](JobSpec& job) {
          job.training.optimizer_sharding = OptimizerSharding::kZero2;

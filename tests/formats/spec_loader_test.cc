@@ -228,7 +228,7 @@ TEST(ParseJobTest, ReadsHowAFrameworkRunsExperts) {
                    "\"sum_gradients_apart\": true, "
                    "\"held_weight_bytes\": 1, "
                    "\"fp8_activation_inputs\": true, \"keeps_gathered\": true, "
-                   "\"optimizer_bytes\": 10, "
+                   "\"optimizer_bytes\": 10, \"scattered_sends\": true, "
                    "\"host_per_step_us\": 250, "
                    "\"optimizer_group\": 8, \"gathers_wait\": true, "
                    "\"bucket_parameters\": 768000000, "
@@ -257,6 +257,7 @@ TEST(ParseJobTest, ReadsHowAFrameworkRunsExperts) {
   EXPECT_TRUE(job.setup.fp8_activation_inputs);
   EXPECT_TRUE(job.setup.keeps_gathered);
   EXPECT_EQ(job.setup.optimizer_bytes, 10);
+  EXPECT_TRUE(job.setup.scattered_sends);
   EXPECT_EQ(job.setup.optimizer_group, 8);
   EXPECT_TRUE(job.setup.gathers_wait);
   EXPECT_EQ(job.setup.bucket_parameters, 768000000);

@@ -26,21 +26,12 @@ size_t BucketsIn(const RankUpdate& update) {
   return sum;
 }
 
-// A bucket: when it is ready or needed, and its share of the rank's parameters.
+// A bucket: when it is ready or needed (-1: never), and its share of the rank's
+// parameters.
 struct Bucket {
   int64_t time = 0;
   double share = 0;
 };
-
-// Sorts by time; equal times stay in order. The buckets of one part are in
-// order already.
-void SortByTime(std::vector<Bucket>* buckets) {
-  const auto before = [](const Bucket& a, const Bucket& b) {
-    return a.time < b.time;
-  };
-  if (std::is_sorted(buckets->begin(), buckets->end(), before)) return;
-  std::stable_sort(buckets->begin(), buckets->end(), before);
-}
 
 int64_t ShareOf(Duration time, double share) {
   return static_cast<int64_t>(static_cast<double>(time.count()) *
@@ -66,7 +57,7 @@ int64_t ReducedAt(const RankUpdate& update,
   const double parameters = ParametersOf(update);
   std::vector<Bucket> buckets;
   buckets.reserve(BucketsIn(update));
-  for (size_t p = 0; p < update.parts.size(); ++p) {
+  for (size_t p = update.parts.size(); p-- > 0;) {
     const int64_t n = update.parts[p].buckets;
     const double own_share = static_cast<double>(update.parts[p].parameters) /
                              parameters / static_cast<double>(n);
@@ -81,7 +72,6 @@ int64_t ReducedAt(const RankUpdate& update,
       buckets.push_back(bucket);
     }
   }
-  SortByTime(&buckets);
   int64_t free = 0;
   int64_t done = 0;
   double share = 0;
@@ -114,15 +104,14 @@ int64_t WaitForWeights(const RankUpdate& update,
         const int64_t own = At(span, k, n);
         needed = needed < 0 ? own : std::min(needed, own);
       }
-      if (needed < 0) continue;
       buckets.push_back({.time = needed, .share = own_share});
     }
   }
-  SortByTime(&buckets);
   int64_t wait = 0;
   double share = 0;
   for (const Bucket& bucket : buckets) {
     share += bucket.share;
+    if (bucket.time < 0) continue;
     wait = std::max(wait, ShareOf(update.gather, share) - bucket.time);
   }
   return wait;

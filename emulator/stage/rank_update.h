@@ -61,16 +61,18 @@ struct PassSpan {
 // Spans of a pass of each of a rank's parts, on one replica.
 using PartSpans = std::vector<PassSpan>;
 
-// Returns when a rank's reductions end, which run one after another. Of the n
-// buckets of a part, bucket k is ready when k/n of the part's last backward is
-// done in every replica. 0 if there is nothing to reduce.
-// REQUIRES: each of `last` has a span for each part. O(n log n) in buckets.
+// Returns when a rank's reductions end, which run one after another, those of
+// the last part first: collectives of one group have to begin in one order on
+// all replicas, whose passes may end in different ones. Of the n buckets of a
+// part, bucket k is ready when k/n of the part's last backward is done in every
+// replica. 0 if there is nothing to reduce.
+// REQUIRES: each of `last` has a span for each part. O(buckets).
 int64_t ReducedAt(const RankUpdate& update,
                   absl::Span<const PartSpans* const> last);
 
-// Returns how long a rank waits for weights that are gathered from 0 on, in the
-// order in which parts need them: bucket k of n at (k - 1)/n of the part's
-// first forward. The same requirement and cost.
+// Returns how long a rank waits for weights that are gathered from 0 on, those
+// of the first part first: bucket k of n is needed at (k - 1)/n of the part's
+// first forward on any replica. The same requirement and cost.
 int64_t WaitForWeights(const RankUpdate& update,
                        absl::Span<const PartSpans* const> first);
 

@@ -253,13 +253,17 @@ class EmulateCommand : public Command {
     return emulator::EmulateCluster(plans, sourced.updates, cluster);
   }
 
-  static void WriteExtras(const Extras& extras, formats::JsonWriter& json) {
+  static void WriteExtras(const SourcedPlan& sourced, const Extras& extras,
+                          formats::JsonWriter& json) {
     if (extras.job) {
       const emulator::ClusterStep& step = extras.job->step;
       const emulator::ClusterCounters& counters = extras.job->counters;
       json.Key("whole_job").BeginObject();
       json.Key("step_time_us").Micros(step.step_time());
       json.Key("tail_us").Micros(step.tail());
+      if (sourced.together > kZero) {
+        json.Key("together_us").Micros(sourced.together);
+      }
       json.Key("slowest_replica").Int(step.slowest_replica());
       json.Key("replicas").Int(counters.replicas);
       json.Key("replicas_emulated").Int(counters.replicas_emulated);
@@ -357,7 +361,7 @@ class EmulateCommand : public Command {
     json.Key("missing_lookups").BeginArray();
     for (const std::string& line : sourced.missing_lookups) json.String(line);
     json.EndArray();
-    WriteExtras(extras, json);
+    WriteExtras(sourced, extras, json);
     return json.EndObject().text() + "\n";
   }
 

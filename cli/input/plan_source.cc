@@ -100,6 +100,10 @@ absl::StatusOr<SourcedPlan> GetPlan(const PlanSource& source,
       studies::PlanReplicas(*now, packed[0], 0, input.replicas,
                             SettingsOf(source, input), context.stop,
                             SetterOf(progress)));
+  for (const std::string& note : studies::MeetingNotes(*now->costs, step)) {
+    context.warn(absl::StrCat("note: ", note));
+  }
+  sourced.together = step.together;
   sourced.plan = step.slowest().plan;
   sourced.cache = now->costs->cache();
   sourced.memory_limit = MemoryLimitText(input.job);

@@ -33,6 +33,9 @@ struct SourcedPlan {
   // The plan of every planned replica, the update of each rank, the job's
   // setup, the number of GPUs of a rank, and a GPU's link to its host.
   std::vector<ExecutionPlan> replicas{};
+  // The least time of the step of replicas that meet within passes; 0: none do
+  // (studies/job/planned_step.h).
+  Duration together{};
   IdVector<RankId, emulator::RankUpdate> updates{};
   TrainingSetup setup{};
   int32_t gpus_per_rank = 1;

@@ -1,6 +1,7 @@
 #include "emulator/cluster/meeting_replicas.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -18,11 +19,29 @@ bool GathersInPasses(const JobSpec& job) {
          !(job.setup.gathered_in_pipeline && job.parallel.pp > 1);
 }
 
-bool HasExperts(const ModuleSpec& module) {
-  return std::any_of(
-      module.layers.begin(), module.layers.end(), [](const LayerSpec& layer) {
-        return layer.kind == LayerKind::kTransformer && layer.ffn.experts > 0;
-      });
+// With ZeRO-2, gradients are reduced as soon as a pass has them.
+bool ReducesInPasses(const JobSpec& job) {
+  return job.training.optimizer_sharding == OptimizerSharding::kZero2 &&
+         job.parallel.dp > 1;
+}
+
+// Returns over how many replicas the experts of a layer are spread.
+int32_t ReplicasOfExperts(const JobSpec& job) {
+  if (!HasExperts(job.model)) return 1;
+  const ParallelLayout& parallel = job.parallel;
+  const int64_t spread =
+      CeilDiv(parallel.expert_gpus(), int64_t{parallel.gpus_per_rank()});
+  return static_cast<int32_t>(std::clamp<int64_t>(spread, 1, parallel.dp));
+}
+
+bool MeetsIn(const JobSpec& job, ModuleId module, Pass pass) {
+  if (GathersInPasses(job)) return true;
+  if (ReducesInPasses(job) && pass != Pass::kForward && !job.IsFrozen(module)) {
+    return true;
+  }
+  // Weight gradients of experts send no tokens.
+  return pass != Pass::kWeightGrad && HasExperts(job.model.modules[module]) &&
+         ReplicasOfExperts(job) > 1;
 }
 
 // A replica that is emulated.
@@ -41,13 +60,10 @@ absl::StatusOr<Replica> Compile(const JobSpec& job,
                             CompileStep(*given.plan, given.options));
   replica.times = TimesOf(replica.program, *given.plan, given.options);
   replica.passes.resize(static_cast<size_t>(replica.program.num_ranks));
-  const bool gathers = GathersInPasses(job);
   for (size_t slot = 0; slot < replica.program.task_of_slot.size(); ++slot) {
     const Task& task =
         given.plan->graph.task(replica.program.task_of_slot[slot]);
-    // Weight gradients of experts send no tokens.
-    if (gathers || (task.pass != Pass::kWeightGrad &&
-                    HasExperts(job.model.modules[task.module]))) {
+    if (MeetsIn(job, task.module, task.pass)) {
       replica.passes[static_cast<size_t>(task.rank.value())].push_back(slot);
     }
   }
@@ -57,20 +73,46 @@ absl::StatusOr<Replica> Compile(const JobSpec& job,
 }  // namespace
 
 int32_t ReplicasThatMeet(const JobSpec& job) {
-  const ParallelLayout& parallel = job.parallel;
-  if (GathersInPasses(job)) return parallel.dp;
-  if (std::none_of(job.model.modules.begin(), job.model.modules.end(),
-                   HasExperts)) {
-    return 1;
-  }
-  const int64_t spread =
-      CeilDiv(parallel.expert_gpus(), int64_t{parallel.gpus_per_rank()});
-  return static_cast<int32_t>(std::clamp<int64_t>(spread, 1, parallel.dp));
+  return GathersInPasses(job) || ReducesInPasses(job) ? job.parallel.dp
+                                                      : ReplicasOfExperts(job);
 }
 
 bool MeetsInPasses(const JobSpec& job, ModuleId module) {
-  return GathersInPasses(job) ||
-         (HasExperts(job.model.modules[module]) && ReplicasThatMeet(job) > 1);
+  return MeetsIn(job, module, Pass::kForward) ||
+         MeetsIn(job, module, Pass::kBackward);
+}
+
+std::optional<UnlikeWork> FindUnlikeWork(
+    const JobSpec& job, absl::Span<const Microbatches> replicas) {
+  using Place = std::pair<MicrobatchId, ModuleId>;
+  std::map<Place, int32_t> first;
+  for (size_t d = 0; d < replicas.size(); ++d) {
+    std::map<Place, int32_t> own;
+    for (const SubMicrobatch& sub : replicas[d].sub_microbatches) {
+      if (MeetsInPasses(job, sub.module)) ++own[{sub.microbatch, sub.module}];
+    }
+    if (d == 0) {
+      first = std::move(own);
+      continue;
+    }
+    const auto parts_in = [](const std::map<Place, int32_t>& all, Place place) {
+      const auto found = all.find(place);
+      return found == all.end() ? 0 : found->second;
+    };
+    for (const auto* all : {&first, &own}) {
+      for (const auto& [place, parts] : *all) {
+        const int32_t mine = parts_in(own, place);
+        const int32_t theirs = parts_in(first, place);
+        if (mine == theirs) continue;
+        return UnlikeWork{.replica = static_cast<int32_t>(d),
+                          .microbatch = place.first,
+                          .module = place.second,
+                          .parts = mine,
+                          .first_parts = theirs};
+      }
+    }
+  }
+  return std::nullopt;
 }
 
 absl::StatusOr<MeetingStep> EmulateMeeting(

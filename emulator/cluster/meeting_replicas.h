@@ -1,8 +1,9 @@
 // Replicas that wait for each other within passes. Replicas over which the
 // experts of a layer are spread do so in each dispatch and combine of tokens,
-// replicas that share weights by ZeRO-3 in each gather of weights. Their ranks
-// have to run passes of such modules in one order (planner/job/common_order.h),
-// and no pass ends before that of the slowest replica.
+// replicas that share weights by ZeRO-3 in each gather of weights, those that
+// share gradients by ZeRO-2 in each reduction. Their ranks have to run passes
+// of such modules in one order (planner/job/common_order.h), and no pass ends
+// before that of the slowest replica.
 #ifndef PIPELOOM_EMULATOR_CLUSTER_MEETING_REPLICAS_H_
 #define PIPELOOM_EMULATOR_CLUSTER_MEETING_REPLICAS_H_
 
@@ -16,6 +17,7 @@
 #include "ir/ids.h"
 #include "ir/job/job_spec.h"
 #include "ir/plan/execution_plan.h"
+#include "ir/plan/microbatches.h"
 
 namespace pipeloom::emulator {
 
@@ -27,6 +29,22 @@ int32_t ReplicasThatMeet(const JobSpec& job);
 
 // Returns whether replicas that meet do so in passes of the module.
 bool MeetsInPasses(const JobSpec& job, ModuleId module);
+
+// Work of a replica that another, which it meets, does not have as much of.
+struct UnlikeWork {
+  int32_t replica = 0;  // Relative to the first of those that meet.
+  MicrobatchId microbatch{};
+  ModuleId module{};
+  // Sub-microbatches of the replica, and of the first of those that meet.
+  int32_t parts = 0;
+  int32_t first_parts = 0;
+};
+// Returns the first microbatch that has not as many sub-microbatches of a
+// module in whose passes replicas meet as that of the first replica, so that no
+// plans of theirs can run together; absent: there is none. `replicas`: those of
+// replicas that meet, in their order. O(sub-microbatches).
+std::optional<UnlikeWork> FindUnlikeWork(
+    const JobSpec& job, absl::Span<const Microbatches> replicas);
 
 // The plan of a replica, and the network that it runs on.
 struct MeetingReplica {

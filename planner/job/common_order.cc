@@ -83,7 +83,7 @@ CommonOrder::CommonOrder(const PreparedJob& job,
 
 absl::StatusOr<PlanResult> CommonOrder::Plan(const PlanInput& input) const {
   const JobSpec& spec = job_.costs->job();
-  if (spec.training.optimizer_sharding != OptimizerSharding::kZero3) {
+  if (spec.training.optimizer_sharding < OptimizerSharding::kZero2) {
     return PlanStep(job_, input);
   }
   // With one evaluation, no backward takes its weight gradient along.

@@ -28,8 +28,9 @@ class CommonOrder {
               std::shared_ptr<const PlanResult> searched);
 
   // Plans input.replica, one of these, in this order. Its memory is chosen
-  // anew; where weights are gathered in passes, weight gradients run apart from
-  // backwards, as they have to in all replicas or in none. A sub-microbatch
+  // anew; where weights are gathered or gradients reduced in passes, weight
+  // gradients run apart from backwards, as they have to in all replicas or in
+  // none. A sub-microbatch
   // that the searched step does not have goes with its nearest neighbour
   // (planner/strategies/static_order.h), so that replicas whose microbatches
   // have the same modules get one order of passes. Errors are those of

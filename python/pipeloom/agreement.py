@@ -7,7 +7,8 @@ come to the same decision:
 
 - the step's plan, if all ranks hold it;
 - else the last good plan for such microbatches, if all ranks hold it and have
-  the memory for it;
+  the memory for it; replicas that wait for each other within passes need those
+  of one step, in whose order all of them run;
 - else the static schedule, which every rank makes of its microbatches.
 
 A rank runs only a plan that it has voted for, or the static schedule, so it
@@ -24,7 +25,7 @@ from pipeloom.plan import Microbatch, Plan
 Checksum = Tuple[int, int]
 
 NONE: Checksum = (0, 0)
-_FORMAT = 1
+_FORMAT = 2
 # The epoch of a rank whose training has ended; later than all others.
 END_EPOCH = (1 << 31) - 1
 
@@ -39,6 +40,9 @@ class Vote(NamedTuple):
     whole: Checksum = NONE  # Equal for all replicas' plans of the step.
     last_good: Checksum = NONE
     microbatches: Checksum = NONE  # The trainer's own.
+    # Equal for all replicas' last good plans of one step, if replicas meet
+    # within passes; NONE: each replica is by itself.
+    last_step: Checksum = NONE
 
     @property
     def at(self) -> Tuple[int, int]:
@@ -106,7 +110,10 @@ def decide(votes: Sequence[Vote], me: int) -> Decision:
     if not _alike(votes, "microbatches"):
         return Decision(Outcome.UNLIKE, f"{why}, and {UNLIKE_MICROBATCHES}")
     if _alike(votes, "last_good"):
-        return Decision(Outcome.LAST_GOOD, why)
+        if all(v.last_step == votes[0].last_step for v in votes):
+            return Decision(Outcome.LAST_GOOD, why)
+        return Decision(Outcome.STATIC, f"{why}, and the replicas' last good "
+                        "plans are of different steps")
     without = [r for r, v in enumerate(votes) if v.last_good == NONE]
     if without and len(without) < len(votes):
         why += f", and no last good plan that fits on {_named(without)}"
@@ -193,14 +200,16 @@ def vote_of(epoch: int, step: int, replica: int, plan: Optional[Plan],
                 NONE if plan is None else identity_of(plan),
                 NONE if plan is None else plan.step_checksum,
                 NONE if last_good is None else identity_of(last_good),
-                checksum_of(tuple(microbatches)))
+                checksum_of(tuple(microbatches)),
+                NONE if last_good is None or last_good.replicas_that_meet < 2
+                else last_good.step_checksum)
 
 
 # -- Encoding ------------------------------------------------------------------
 
 
 def encode(vote: Vote) -> List[int]:
-    """Returns a vote as 20 non-negative words below 2^32 (steps: below
+    """Returns a vote as 24 non-negative words below 2^32 (steps: below
     2^62)."""
     words = [_FORMAT, vote.epoch, vote.step, vote.replica]
     for checksum in vote[3:]:
@@ -212,11 +221,11 @@ def encode(vote: Vote) -> List[int]:
 def decode(words: Sequence[int]) -> Vote:
     """Returns the vote of encode's words. ValueError: they come from another
     version of this package."""
-    if len(words) != 20 or words[0] != _FORMAT:
+    if len(words) != 24 or words[0] != _FORMAT:
         raise ValueError(
             f"a vote of format {words[0] if words else None}, not {_FORMAT}: "
             "all ranks must run the same version of pipeloom")
     checksums = [((words[i] << 32) | words[i + 1],
                   (words[i + 2] << 32) | words[i + 3])
-                 for i in range(4, 20, 4)]
+                 for i in range(4, 24, 4)]
     return Vote(words[1], words[2], words[3], *checksums)

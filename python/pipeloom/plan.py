@@ -137,6 +137,9 @@ class Plan:
     memory: Mapping[int, RankMemory] = dataclasses.field(default_factory=dict)
     copies: Mapping[int, int] = dataclasses.field(default_factory=dict)
     attempt: int = 0  # The training's attempt that asked for it.
+    # Neighbouring replicas that wait for each other within passes, and so run
+    # one order; 0: each is by itself.
+    replicas_that_meet: int = 0
     loss_shares: Mapping[Place, LossShare] = dataclasses.field(
         default_factory=dict)
     loss_totals: Mapping[int, LossShare] = dataclasses.field(
@@ -326,6 +329,7 @@ def from_response(proto: Any) -> Plan:
         from_execution_plan(proto.plan),
         quality=_enum_name("PlanQuality", proto.quality),
         step_checksum=(proto.step_checksum.high, proto.step_checksum.low),
+        replicas_that_meet=proto.replicas_that_meet,
         microbatches=_microbatches(proto.microbatches),
         activations=_activations(proto.activations),
         periods=_periods(proto.activations))
@@ -348,6 +352,7 @@ def from_rank_plan(proto: Any) -> Plan:
         predicted_step_time_ns=proto.predicted_step_time_ns,
         memory={proto.rank: _memory(proto.rank_spec)},
         copies=_copies(proto.program), attempt=proto.attempt,
+        replicas_that_meet=proto.replicas_that_meet,
         activations=_activations(proto.activations),
         periods=_periods(proto.activations), **_loss(proto))
 

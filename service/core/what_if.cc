@@ -4,13 +4,16 @@
 #include <cmath>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/numeric.h"
 #include "base/status_macros.h"
+#include "emulator/cluster/meeting_replicas.h"
 #include "emulator/step/emulate_step.h"
 #include "ir/plan/schedule.h"
+#include "planner/job/common_order.h"
 #include "planner/step/plan_step.h"
 #include "proto/convert/job_proto.h"
 #include "proto/convert/trace_proto.h"
@@ -92,12 +95,12 @@ absl::StatusOr<StageGraph> Scaled(const StageGraph& graph,
 }
 
 void SetFigures(const ExecutionPlan& plan, const StepTrace& trace,
-                Duration bound, v1::PlanFigures* figures) {
-  figures->set_step_time_ns(trace.step_time().count());
+                Duration step_time, Duration bound, v1::PlanFigures* figures) {
+  figures->set_step_time_ns(step_time.count());
   figures->set_lower_bound_ns(bound.count());
-  figures->set_bubble_ratio(BubbleRatio(plan.graph, trace.step_time()));
-  figures->set_epilogue_ratio(EpilogueRatio(plan.graph, trace.step_time()));
-  figures->set_mfu(Mfu(plan, trace.step_time()));
+  figures->set_bubble_ratio(BubbleRatio(plan.graph, step_time));
+  figures->set_epilogue_ratio(EpilogueRatio(plan.graph, step_time));
+  figures->set_mfu(Mfu(plan, step_time));
   for (const MemoryPeak& peak : MemoryPeaks(trace)) {
     figures->add_peak_bytes(peak.total.count());
   }
@@ -129,6 +132,74 @@ absl::Status CheckChange(const v1::JobChange& change, const v1::Job& job) {
   return absl::OkStatus();
 }
 
+// Returns the plans of the step's first replicas, in one order if they meet.
+absl::StatusOr<std::vector<planner::PlanResult>> PlanReplicas(
+    const ServedJob& job, const StepBatch& batch,
+    const v1::WhatIfRequest& request, const WhatIfLimits& limits,
+    const std::stop_token& stop) {
+  const planner::PreparedJob& prepared = batch.epoch->planner->prepared();
+  const int32_t replicas = std::min(job.spec().parallel.dp, kMaxReplicas);
+  const bool shares_order = planner::NeedsCommonOrder(prepared);
+  const int32_t meet = emulator::ReplicasThatMeet(job.spec());
+  std::optional<planner::CommonOrder> common;
+  std::vector<planner::PlanResult> plans;
+  for (int32_t replica = 0; replica < replicas; ++replica) {
+    if (stop.stop_requested()) return absl::CancelledError("the caller left");
+    PIPELOOM_ASSIGN_OR_RETURN(const int64_t tasks,
+                              CountTasks(job, batch, replica));
+    if (tasks > limits.tasks) {
+      return absl::ResourceExhaustedError(
+          absl::StrFormat("the plan would have up to %d tasks; at most %d are "
+                          "planned",
+                          tasks, limits.tasks));
+    }
+    planner::PlanInput input;
+    input.packed = &batch.packed;
+    input.replica = replica;
+    input.seed = job.spec().search.seed;
+    input.budget.max_evaluations =
+        request.evaluations() > 0 ? request.evaluations() : kDefaultEvaluations;
+    input.budget.stop = stop;
+    input.budget.threads = limits.threads;
+    if (const int32_t own = job.spec().search.workers; own > 0) {
+      input.budget.workers = own;
+    }
+    if (shares_order && replica % meet == 0) {
+      PIPELOOM_ASSIGN_OR_RETURN(common,
+                                planner::CommonOrder::Search(prepared, input));
+    }
+    PIPELOOM_ASSIGN_OR_RETURN(planner::PlanResult result,
+                              shares_order
+                                  ? common->Plan(input)
+                                  : planner::PlanStep(prepared, input));
+    plans.push_back(std::move(result));
+  }
+  return plans;
+}
+
+// Returns the least time of a step of replicas that meet in passes, or 0 if
+// they do not. FailedPrecondition: their passes differ.
+absl::StatusOr<Duration> TimeTogether(
+    const emulator::StageCostModel& costs,
+    const std::vector<planner::PlanResult>& plans) {
+  const int32_t meet = emulator::ReplicasThatMeet(costs.job());
+  if (meet == 1) return kZero;
+  std::vector<emulator::MeetingReplica> replicas;
+  for (const planner::PlanResult& r : plans) {
+    replicas.push_back({.plan = &r.plan,
+                        .options = costs.ForReplica(r.plan.replica).Network()});
+  }
+  PIPELOOM_ASSIGN_OR_RETURN(const emulator::MeetingStep step,
+                            emulator::EmulateMeeting(costs.job(), replicas));
+  if (!step.different.has_value()) return step.step_time;
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "%d replicas meet within passes (parallel.ep over replicas, ZeRO-2 or "
+      "-3), "
+      "and their plans have other passes on rank %d, so that they cannot run "
+      "together: each takes the same modules in its microbatches",
+      meet, step.different->value()));
+}
+
 absl::Status PlanVariant(const JobSpec& base, const v1::JobVariant& variant,
                          const v1::WhatIfRequest& request,
                          const ShippedFiles& files,
@@ -151,39 +222,17 @@ absl::Status PlanVariant(const JobSpec& base, const v1::JobVariant& variant,
   PIPELOOM_ASSIGN_OR_RETURN(StepBatch batch,
                             MakeStepBatch(*job, submit, limits.batch));
   batch.epoch = job->MakeEpoch({});
-  const int32_t replicas = std::min(job->spec().parallel.dp, kMaxReplicas);
-  std::optional<planner::PlanResult> slowest;
-  for (int32_t replica = 0; replica < replicas; ++replica) {
-    if (stop.stop_requested()) return absl::CancelledError("the caller left");
-    PIPELOOM_ASSIGN_OR_RETURN(const int64_t tasks,
-                              CountTasks(*job, batch, replica));
-    if (tasks > limits.tasks) {
-      return absl::ResourceExhaustedError(
-          absl::StrFormat("the plan would have up to %d tasks; at most %d are "
-                          "planned",
-                          tasks, limits.tasks));
-    }
-    planner::PlanInput input;
-    input.packed = &batch.packed;
-    input.replica = replica;
-    input.seed = job->spec().search.seed;
-    input.budget.max_evaluations =
-        request.evaluations() > 0 ? request.evaluations() : kDefaultEvaluations;
-    input.budget.stop = stop;
-    input.budget.threads = limits.threads;
-    if (const int32_t own = job->spec().search.workers; own > 0) {
-      input.budget.workers = own;
-    }
-    PIPELOOM_ASSIGN_OR_RETURN(
-        planner::PlanResult result,
-        planner::PlanStep(batch.epoch->planner->prepared(), input));
-    if (!slowest.has_value() ||
-        result.predicted.finish > slowest->predicted.finish) {
-      slowest = std::move(result);
-    }
-  }
-  SetFigures(slowest->plan, slowest->predicted, slowest->lower_bound,
-             row->mutable_figures());
+  PIPELOOM_ASSIGN_OR_RETURN(const std::vector<planner::PlanResult> plans,
+                            PlanReplicas(*job, batch, request, limits, stop));
+  const planner::PlanResult& slowest = *std::max_element(
+      plans.begin(), plans.end(), [](const auto& a, const auto& b) {
+        return a.predicted.finish < b.predicted.finish;
+      });
+  PIPELOOM_ASSIGN_OR_RETURN(const Duration together,
+                            TimeTogether(batch.epoch->planner->costs(), plans));
+  SetFigures(slowest.plan, slowest.predicted,
+             std::max(together, slowest.predicted.step_time()),
+             slowest.lower_bound, row->mutable_figures());
   return absl::OkStatus();
 }
 
@@ -215,8 +264,8 @@ absl::StatusOr<v1::EmulateResponse> EmulatePlan(
   v1::EmulateResponse response;
   // The plan's lower bound does not hold for changed times.
   const bool as_it_was = changed.graph == plan.graph;
-  SetFigures(changed, trace, as_it_was ? plan.lower_bound : kZero,
-             response.mutable_figures());
+  SetFigures(changed, trace, trace.step_time(),
+             as_it_was ? plan.lower_bound : kZero, response.mutable_figures());
   if (request.with_trace()) *response.mutable_trace() = convert::ToProto(trace);
   return response;
 }

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "base/numeric.h"
 #include "base/status_macros.h"
 #include "emulator/cluster/meeting_replicas.h"
@@ -20,10 +19,10 @@
 #include "partition/batching/balance_step.h"
 #include "partition/batching/defer_surplus.h"
 #include "planner/core/timed_budget.h"
-#include "planner/job/common_order.h"
 #include "planner/job/plan_deferred.h"
 #include "proto/convert/plan_proto.h"
 #include "proto/convert/stage_graph_proto.h"
+#include "service/jobs/shared_order.h"
 
 namespace pipeloom::service {
 namespace {
@@ -135,93 +134,6 @@ PlanCacheKey KeyOf(const StepBatch& batch, int32_t replica,
                           microbatches);
 }
 
-// Returns whether each step is planned anew.
-bool PlansAnew(const ServedJob& job, const StepBatch& batch) {
-  return job.defer_surplus() && !batch.as_given;
-}
-
-// Returns whether the step's replicas are planned in one order.
-bool SharesOrder(const StepBatch& batch) {
-  return planner::NeedsCommonOrder(batch.epoch->planner->prepared());
-}
-
-// Checks that the replicas' order can be found: the work of all is known.
-absl::Status CheckOrderCanBeShared(const ServedJob& job,
-                                   const StepBatch& batch) {
-  if (batch.replica < 0 && !PlansAnew(job, batch)) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrFormat(
-      "%d replicas meet within passes (parallel.ep over replicas, or ZeRO-3) "
-      "and need one order of passes, which takes the work of all: %s",
-      emulator::ReplicasThatMeet(job.spec()),
-      batch.replica >= 0
-          ? absl::StrFormat("replica is %d; send the whole batch of step %d, "
-                            "without replica",
-                            batch.replica, batch.step)
-          : "open the job without defer_surplus"));
-}
-
-// A step in whose place one is searched whose order several replicas share:
-// that of the first of them.
-struct SharedStep {
-  int32_t replica = 0;
-  Microbatches microbatches{};
-  PlanCacheKey key{};
-};
-absl::StatusOr<SharedStep> SharedStepOf(const ServedJob& job,
-                                        const StepBatch& batch,
-                                        int32_t replica) {
-  const int32_t meet = emulator::ReplicasThatMeet(job.spec());
-  SharedStep shared{.replica = replica / meet * meet};
-  PIPELOOM_ASSIGN_OR_RETURN(
-      shared.microbatches,
-      partition::SplitMicrobatches(job.spec(), batch.packed, shared.replica,
-                                   job.partition()));
-  // The order depends on the work of all that share it.
-  shared.key = MakePlanCacheKey(
-      FingerprintBuilder()
-          .Add("common order")
-          .Add(batch.epoch->context)
-          .Build(),
-      FingerprintBuilder().Add(batch.content).Add(shared.replica).Build(),
-      shared.microbatches);
-  return shared;
-}
-
-// Evaluations of a search for an order that replicas share, unless the job says
-// how many. Each replica, also after a restart, has to find the same order, so
-// the search does not end by time. Not tuned on any job.
-constexpr int64_t kOrderEvaluations = 100;
-
-absl::StatusOr<Found> PlanInCommonOrder(const ServedJob& job,
-                                        planner::PlanInput input,
-                                        const StepBatch& batch,
-                                        const SearchEffort& effort,
-                                        PlanCache* cache) {
-  const planner::PreparedJob& prepared = batch.epoch->planner->prepared();
-  const SearchSpec& search = job.spec().search;
-  input.budget.threads = effort.threads;
-  input.budget.workers = search.workers > 0 ? search.workers : effort.workers;
-  input.budget.max_evaluations =
-      search.evaluations > 0 ? search.evaluations : kOrderEvaluations;
-  PIPELOOM_ASSIGN_OR_RETURN(const SharedStep shared,
-                            SharedStepOf(job, batch, input.replica));
-  PlanCache::Found known = cache->Find(shared.key, shared.microbatches);
-  Found found{.cache_hit = known.equal != nullptr};
-  if (known.equal == nullptr) {
-    planner::PlanInput first = input;
-    first.replica = shared.replica;
-    PIPELOOM_ASSIGN_OR_RETURN(const planner::CommonOrder order,
-                              planner::CommonOrder::Search(prepared, first));
-    known.equal = order.searched();
-    cache->Insert(shared.key, known.equal, SearchEnd::kFull);
-  }
-  PIPELOOM_ASSIGN_OR_RETURN(
-      planner::PlanResult result,
-      planner::CommonOrder(prepared, std::move(known.equal)).Plan(input));
-  found.result = std::make_shared<const planner::PlanResult>(std::move(result));
-  return found;
-}
-
 absl::StatusOr<Found> PlanOrFind(const ServedJob& job, const StepBatch& batch,
                                  int32_t replica, const SearchEffort& effort,
                                  const std::stop_token& stop,
@@ -233,8 +145,13 @@ absl::StatusOr<Found> PlanOrFind(const ServedJob& job, const StepBatch& batch,
   input.replica = replica;
   input.seed = search.seed;
   if (SharesOrder(batch)) {
-    PIPELOOM_RETURN_IF_ERROR(CheckOrderCanBeShared(job, batch));
-    return PlanInCommonOrder(job, input, batch, effort, cache);
+    input.budget.threads = effort.threads;
+    input.budget.workers = search.workers > 0 ? search.workers : effort.workers;
+    PIPELOOM_ASSIGN_OR_RETURN(PlanInSharedOrder shared,
+                              FindInSharedOrder(job, batch, input, cache));
+    return Found{.result = std::make_shared<const planner::PlanResult>(
+                     std::move(shared.plan)),
+                 .cache_hit = shared.order_was_known};
   }
   // A search by evaluations gives the same plan on every machine, whatever was
   // planned before; so only searches by time use earlier plans.
@@ -327,6 +244,7 @@ void FillCommon(const ReadyPlan& ready, v1::RankPlan* share) {
   for (const PaddedShape& shape : plan.padded_shapes) {
     *share->add_padded_shapes() = convert::ToProto(shape);
   }
+  share->set_replicas_that_meet(ready.replicas_that_meet);
 }
 
 void FillOwn(const ExecutionPlan& plan, RankId rank, v1::RankPlan* share) {
@@ -396,10 +314,7 @@ Bytes SizeOf(const ReadyPlan& ready) {
 Fingerprint SearchOf(const ServedJob& job, const StepBatch& batch,
                      int32_t replica) {
   if (PlansAnew(job, batch)) return {};
-  if (SharesOrder(batch)) {
-    const absl::StatusOr<SharedStep> shared = SharedStepOf(job, batch, replica);
-    return shared.ok() ? shared->key.exact : Fingerprint();
-  }
+  if (SharesOrder(batch)) return SharedOrderOf(job, batch, replica);
   const absl::StatusOr<Microbatches> microbatches =
       partition::SplitMicrobatches(job.spec(), batch.packed, replica,
                                    job.partition());
@@ -470,6 +385,9 @@ absl::StatusOr<ReadyPlan> MakeReadyPlan(const ServedJob& job,
         absl::StrCat("the check refused the plan: ", valid.message()));
   }
   ready.checksum = Checksum(ready.plan);
+  if (SharesOrder(batch)) {
+    ready.replicas_that_meet = emulator::ReplicasThatMeet(job.spec());
+  }
   FingerprintBuilder step;
   step.Add(batch.epoch->context).Add(job.id()).Add(batch.step);
   if (batch.attempt > 0) step.Add(batch.attempt);
@@ -512,6 +430,7 @@ v1::GetPlanResponse WholePlan(const ReadyPlan& ready) {
   *whole.mutable_step_checksum() = ToProto(ready.step_checksum);
   whole.set_evaluations(ready.statistics.evaluations());
   whole.set_search_ns(ready.statistics.search_ns());
+  whole.set_replicas_that_meet(ready.replicas_that_meet);
   return whole;
 }
 
@@ -548,6 +467,7 @@ absl::StatusOr<ReadyPlan> FromStored(const v1::StoredPlan& stored) {
   ready.checksum = Checksum(ready.plan);
   ready.step_checksum = FromProto(whole.step_checksum());
   ready.quality = whole.quality();
+  ready.replicas_that_meet = whole.replicas_that_meet();
   ready.microbatches.assign(whole.microbatches().begin(),
                             whole.microbatches().end());
   ready.activations.assign(whole.activations().begin(),

@@ -43,6 +43,7 @@ struct ReadyPlan {
   v1::PlanQuality quality = v1::PLAN_QUALITY_UNSPECIFIED;
   std::vector<v1::PlannedMicrobatch> microbatches{};
   std::vector<v1::ActivationChoice> activations{};  // Ordered by task.
+  int32_t replicas_that_meet = 0;                   // v1::RankPlan has it.
   v1::PlanStatistics statistics{};
   // Whether job, batch and plan are on disk.
   bool durable = false;

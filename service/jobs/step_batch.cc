@@ -118,6 +118,10 @@ absl::StatusOr<partition::PackedStep> PackAsGiven(
 
 }  // namespace
 
+bool PlansAnew(const ServedJob& job, const StepBatch& batch) {
+  return job.defer_surplus() && !batch.as_given;
+}
+
 absl::StatusOr<StepBatch> MakeStepBatch(const ServedJob& job,
                                         const v1::SubmitBatchRequest& request,
                                         const convert::BatchLimits& limits) {

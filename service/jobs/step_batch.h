@@ -40,6 +40,10 @@ struct StepBatch {
   std::shared_ptr<const CostEpoch> epoch{};
 };
 
+// Returns whether the samples may move to later steps, so that each step is
+// planned anew.
+bool PlansAnew(const ServedJob& job, const StepBatch& batch);
+
 // Reads and packs a batch. Deals the samples anew by cost if the job says so
 // and the trainer has not dealt them itself. InvalidArgument names the field: a
 // step out of range, a replica that the job does not have, `microbatch_of`

@@ -201,25 +201,28 @@ std::vector<std::string> MeetingNotes(const emulator::StageCostModel& costs,
   if (meet == 1 || step.replicas.size() < 2) return {};
   const absl::StatusOr<emulator::MeetingStep> meeting = Meet(costs, step);
   if (!meeting.ok()) return {};
-  const bool gathers =
-      job.training.optimizer_sharding == OptimizerSharding::kZero3;
+  const OptimizerSharding sharding = job.training.optimizer_sharding;
+  const bool shards = sharding >= OptimizerSharding::kZero2;
   const std::string why =
-      gathers ? absl::StrFormat(
-                    "step %d: %d replicas gather the weights of each pass "
-                    "together (training.optimizer_sharding)",
-                    step.step, meet)
-              : absl::StrFormat(
-                    "step %d: the experts of a layer are spread over %d "
-                    "replicas (parallel.ep), which meet in each of its passes",
-                    step.step, meet);
+      shards
+          ? absl::StrFormat(
+                "step %d: %d replicas %s of each pass together "
+                "(training.optimizer_sharding)",
+                step.step, meet,
+                sharding == OptimizerSharding::kZero2 ? "reduce the gradients"
+                                                      : "gather the weights")
+          : absl::StrFormat(
+                "step %d: the experts of a layer are spread over %d "
+                "replicas (parallel.ep), which meet in each of its passes",
+                step.step, meet);
   if (meeting->different.has_value()) {
     return {absl::StrFormat(
         "%s, but their plans have other passes or another order on rank %d "
         "and cannot run together: that takes as many microbatches in each "
         "replica, with the same modules in each; or %s",
         why, meeting->different->value(),
-        gathers ? "a sharding below ZeRO-3"
-                : "experts on the GPUs of one rank")};
+        shards ? "a sharding below ZeRO-2"
+               : "experts on the GPUs of one rank")};
   }
   constexpr double kWorthSaying = 1.005;
   const Duration alone = step.slowest().predicted.step_time();

@@ -39,6 +39,10 @@ TEST(MeetingNotesTest, ExpertsOfReplicasWaitForTheSlowest) {
   EXPECT_THAT(
       NotesOf("compare", job, {"--replicas", "2", "--strategies", "1f1b"}),
       HasSubstr("note: 1f1b: step 0: the experts"));
+  const std::vector<std::string> emulated = {"--replicas", "2", "--strategy",
+                                             "1f1b"};
+  EXPECT_THAT(NotesOf("emulate", job, emulated),
+              HasSubstr("together the step takes"));
   // One replica waits for none.
   EXPECT_THAT(NotesOf("plan", job, {"--replicas", "1", "--strategy", "1f1b"}),
               Not(HasSubstr("replicas (parallel.ep)")));

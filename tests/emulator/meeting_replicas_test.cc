@@ -46,6 +46,19 @@ TEST(ReplicasThatMeet, AreAllThatGatherWeightsInEachPass) {
   EXPECT_EQ(meet(2, 4, true), 1);
 }
 
+TEST(ReplicasThatMeet, AreAllThatReduceGradientsInEachPass) {
+  JobSpec job = JobOf({{Llama3Block()}, {MoeBlock()}}, {.dp = 4});
+  job.training.optimizer_sharding = OptimizerSharding::kZero2;
+  EXPECT_EQ(ReplicasThatMeet(job), 4);
+  EXPECT_TRUE(MeetsInPasses(job, ModuleId(0)));
+  // Frozen modules have no gradients, and experts of one rank send no tokens.
+  job.training.frozen_modules = {"m0", "m1"};
+  EXPECT_FALSE(MeetsInPasses(job, ModuleId(0)));
+  EXPECT_FALSE(MeetsInPasses(job, ModuleId(1)));
+  job.parallel.dp = 1;
+  EXPECT_EQ(ReplicasThatMeet(job), 1);
+}
+
 constexpr int32_t kMicrobatches = 8;
 
 // Microbatches with their number modulo 2 equal to `parity` take three times as
@@ -70,6 +83,36 @@ Duration Alone(const ExecutionPlan& plan) {
   const absl::StatusOr<StepTrace> trace = EmulateStep(plan);
   EXPECT_TRUE(trace.ok()) << trace.status();
   return trace->step_time();
+}
+
+TEST(FindUnlikeWork, NamesWorkThatAReplicaLacks) {
+  JobSpec job = JobOf({{Llama3Block()}, {MoeBlock()}}, {.ep = 2, .dp = 2});
+  const auto work = [](std::vector<std::pair<int32_t, int32_t>> subs) {
+    Microbatches made;
+    for (const auto& [microbatch, module] : subs) {
+      made.num_microbatches = microbatch + 1;
+      made.sub_microbatches.push_back({.module = ModuleId(module),
+                                       .microbatch = MicrobatchId(microbatch),
+                                       .shape = {}});
+    }
+    return made;
+  };
+  const Microbatches whole = work({{0, 0}, {0, 1}, {1, 0}, {1, 1}});
+  // No replicas meet in passes of the module without experts.
+  const Microbatches no_image = work({{0, 0}, {0, 1}, {1, 1}});
+  EXPECT_FALSE(FindUnlikeWork(job, {whole, no_image, whole}).has_value());
+  const Microbatches no_text = work({{0, 0}, {0, 1}, {1, 0}});
+  const auto found = FindUnlikeWork(job, {whole, whole, no_text});
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->replica, 2);
+  EXPECT_EQ(found->microbatch, MicrobatchId(1));
+  EXPECT_EQ(found->module, ModuleId(1));
+  EXPECT_EQ(found->parts, 0);
+  EXPECT_EQ(found->first_parts, 1);
+  EXPECT_EQ(FindUnlikeWork(job, {no_text, whole})->parts, 1);
+  // All that gather weights in each pass meet in all.
+  job.training.optimizer_sharding = OptimizerSharding::kZero3;
+  EXPECT_EQ(FindUnlikeWork(job, {whole, no_image})->module, ModuleId(0));
 }
 
 TEST(EmulateMeeting, NoPassIsOverBeforeThatOfTheSlowestReplica) {

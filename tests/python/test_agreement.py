@@ -2,6 +2,7 @@
 all interleavings of a small model: ranks that get the planner's answer, late, a
 different one or none, and a planner that dies and comes back between any two
 messages. The model makes votes and decisions by the package's own functions."""
+import dataclasses
 import functools
 import os
 import sys
@@ -279,6 +280,23 @@ class DecisionTest(unittest.TestCase):
         votes[0] = votes[0]._replace(last_good=NONE)
         self.assertIs(self.outcome(votes), Outcome.STATIC)
 
+    def test_replicas_that_meet_run_last_good_plans_of_one_step(self):
+        # Plans of two steps have two orders, and the replicas would wait for
+        # each other for ever.
+        def vote(replica, step, meet):
+            good = dataclasses.replace(plan_of(step, replica),
+                                       replicas_that_meet=meet)
+            return vote_of(0, 3, replica, None, good, MICROBATCHES)
+
+        for meet in (0, 2):
+            with self.subTest(meet=meet):
+                votes = [vote(0, 1, meet), vote(1, 1, meet)]
+                self.assertIs(self.outcome(votes), Outcome.LAST_GOOD)
+                votes[1] = vote(1, 2, meet)
+                self.assertIs(self.outcome(votes), Outcome.STATIC if meet
+                              else Outcome.LAST_GOOD)
+        self.assertIn("different steps", decide(votes, 0).why)
+
     def test_one_rank_without_a_plan_is_named(self):
         votes = [self.vote(), self.vote(plan=NONE), self.vote()]
         self.assertIs(self.outcome(votes), Outcome.LAST_GOOD)
@@ -300,12 +318,12 @@ class DecisionTest(unittest.TestCase):
 
     def test_a_vote_survives_its_journey(self):
         vote = self.vote(epoch=END_EPOCH, step=1 << 61, replica=4095,
-                         plan=((1 << 64) - 1, 1 << 63))
+                         plan=((1 << 64) - 1, 1 << 63), last_step=(6, 1 << 40))
         words = encode(vote)
         self.assertEqual(decode(words), vote)
         self.assertTrue(all(0 <= w < 1 << 63 for w in words))
         with self.assertRaisesRegex(ValueError, "same version"):
-            decode([2] + words[1:])
+            decode([1] + words[1:])
 
     def test_the_last_good_plan_is_found_by_structure_alone(self):
         def micro(sample, images):
@@ -315,7 +333,6 @@ class DecisionTest(unittest.TestCase):
                 (pipeloom.SubMicrobatch(1),))
 
         good = LastGood(keep=2)
-        import dataclasses
         plans = [dataclasses.replace(
             plan_of(i, 0), microbatches=(micro(i, i), micro(9, 1)))
             for i in range(3)]

@@ -110,16 +110,19 @@ TEST(CommonOrderTest, ItIsFoundAgain) {
   EXPECT_EQ(a.plan.programs, b.plan.programs);
 }
 
-TEST(CommonOrderTest, ReplicasThatGatherWeightsRunTogether) {
+TEST(CommonOrderTest, ReplicasThatShareWeightsOrGradientsRunTogether) {
   for (const char* name : {"pipeloom", "dip", "1f1b", "zb-v"}) {
-    for (uint64_t seed = 1; seed <= 2; ++seed) {
-      SCOPED_TRACE(::testing::Message() << name << " " << seed);
-      JobSpec job = ::pipeloom::testing::SmallVlmJob();
-      job.parallel.dp = kReplicas;
-      job.training.optimizer_sharding = OptimizerSharding::kZero3;
-      const Case c(name, seed, 0, job);
-      ASSERT_TRUE(NeedsCommonOrder(c.prepared));
-      EXPECT_FALSE(c.Meet(Plans(c, true)).different.has_value());
+    for (const auto sharding :
+         {OptimizerSharding::kZero2, OptimizerSharding::kZero3}) {
+      for (uint64_t seed = 1; seed <= 2; ++seed) {
+        SCOPED_TRACE(::testing::Message() << name << " " << seed);
+        JobSpec job = ::pipeloom::testing::SmallVlmJob();
+        job.parallel.dp = kReplicas;
+        job.training.optimizer_sharding = sharding;
+        const Case c(name, seed, 0, job);
+        ASSERT_TRUE(NeedsCommonOrder(c.prepared));
+        EXPECT_FALSE(c.Meet(Plans(c, true)).different.has_value());
+      }
     }
   }
 }

@@ -98,6 +98,12 @@ def mlperf(row):
         split="fit" if row["gpu"] == "MI325X" else half_of(key))
 
 
+GPT_OSS_20B = dict(layers=24, hidden=2880, heads=64, kv_heads=8, head_dim=64,
+                   window=128, window_every=2, experts=32, top_k=4,
+                   expert_ffn=2880, expert_biases=1, clamped=1, biases=1,
+                   scaled_rotary=1, gated=1, vocab=128256)
+
+
 def mlperf_experts(row):
     """DeepSeek-V3 and GPT-OSS 20B of v6.0 (implementations/*/config_*.sh)."""
     if (row["benchmark"] not in ("deepseekv3_671b", "gpt_oss_20b") or
@@ -105,20 +111,26 @@ def mlperf_experts(row):
         return None
     # The whole step is a graph, in which experts are fused. Transfers of tensor
     # parallelism do not overlap (no tp_comm_overlap). Recomputed are DeepSeek's
-    # three dense feed-forwards only. Tokens are routed freely.
-    setup = {"precision": "mxfp8", "gradient_bytes": 2, "weight_bytes": 1,
-             "held_weight_bytes": 1, "sharding": "zero1", "overlap": "data",
-             "graphs": "iteration", "fp8_attention": "yes"}
+    # three dense feed-forwards only. Tokens are routed freely. Buckets are
+    # BUCKET_SIZE of conf/*.yaml.
+    setup = {"precision": "mxfp8", "gradient_bytes": 2, "sharding": "zero1",
+             "overlap": "data", "graphs": "iteration", "bucket": 134_217_728}
     layout = {k: row[k] for k in ("tp", "pp", "vp", "cp", "ep", "dp")}
     if row["benchmark"] == "deepseekv3_671b":
-        words = dict(layers=61, predicted_tokens=1, **DEEPSEEK_V3)
+        words = dict(layers=61, predicted_tokens=1,
+                     **{**DEEPSEEK_V3, "dense_layers": 3})
+        # FP8_PARAM_GATHER and FP8_DPA of config_common_mxfp8.sh.
+        setup.update(weight_bytes=1, held_weight_bytes=1, fp8_attention="yes")
         # Et*4|(t*4|)*14tmL: four layers a stage, the last with one and the
         # module that predicts a further token.
         if int(row["pp"]) * int(row["vp"]) == 16:
             layout["stages"] = "+".join(["4"] * 16)  # The module has three.
         setup["order"] = "pipeline"
     else:
-        words = dict(model="gpt-oss-20b")
+        # pretrain.py: tokens of Llama 3, a rotation that is not fused. Weights
+        # are gathered in 16 bits (config_common_mxfp8.sh, which GigaComputing
+        # published).
+        words = GPT_OSS_20B
         # cp_comm_type of gpt_oss.yaml, which does not overlap dispatches.
         setup.update(context="alltoall", overlap_dispatch="no")
     return dict(

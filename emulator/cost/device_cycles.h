@@ -10,6 +10,9 @@
 
 namespace pipeloom::emulator {
 
+// Those of an H100.
+inline constexpr double kHopperOperations = 4096;
+
 // Returns the 16-bit operations of products of a multiprocessor in a cycle:
 // Blackwell 8192, Hopper 4096, Ampere 2048; devices with fp8 units and less
 // than half of Hopper's rate (L40S, H20) 1024.
@@ -17,7 +20,7 @@ inline double OperationsPerCycle(const DeviceSpec& device) {
   constexpr double kHopperRate = 5e14;
   if (IsBlackwell(device)) return 8192;
   if (device.fp8.flops_per_second <= 0) return 2048;
-  return device.bf16.flops_per_second >= kHopperRate ? 4096 : 1024;
+  return device.bf16.flops_per_second >= kHopperRate ? kHopperOperations : 1024;
 }
 
 // Returns the cycles a second of all multiprocessors together.

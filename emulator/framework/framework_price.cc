@@ -273,12 +273,15 @@ Duration FrameworkPrices::Gemm(const GemmOp& given) const {
 Duration FrameworkPrices::Attention(const AttentionOp& op) const {
   if (op.flops <= 0) return costs_.Cost(op);
   if (setup_.attention == AttentionKernel::kFused) {
-    const Duration time = costs_.Cost(op);
-    if (!RunsFp8Attention(setup_, device_)) {
-      return Sustained(time, op.flops, device_.sustained_attention,
-                       device_.bf16);
+    const FusedTime fused = FusedAttention(op, device_, costs_);
+    if (RunsFp8Attention(setup_, device_)) {
+      return Seconds(ToSeconds(fused.time) /
+                     Fp8AttentionGain(op, setup_.fp8_recipe));
     }
-    return Seconds(ToSeconds(time) / Fp8AttentionGain(op, setup_.fp8_recipe));
+    return fused.at_full_power
+               ? fused.time
+               : Sustained(fused.time, op.flops, device_.sustained_attention,
+                           device_.bf16);
   }
   const double length = std::max(op.mean_length, 1.0);
   if (setup_.attention == AttentionKernel::kUnfused) {

@@ -137,6 +137,11 @@ constexpr double kGroupedNorm = 1.5;
 // TFLOP/s are reached (NVIDIA AIConfigurator); casts are part of the kernels
 // before.
 constexpr double kFp8Gain = 1.46;
+// Power and operands keep fp8 products on H100 below their peak. An H20 is the
+// same chip with a quarter of the rate a multiprocessor, so that neither limits
+// it: it gains as its peaks say. An L40S, which has graphics memory and less
+// bandwidth than this, is limited by power.
+constexpr double kBandwidthOfHbm = 2e12;
 // In torchtitan (torchao) casts are kernels of their own: an operand is read
 // for its largest value, read again and written in fp8; a weight gradient reads
 // and writes both operands in fp8, turned. Bytes per element.
@@ -210,7 +215,13 @@ Duration FrameworkPrices::Memory(double bytes) const {
 
 Duration FrameworkPrices::LowPrecision(const GemmOp& op, Duration base) const {
   if (!IsBlackwell(device_)) {
-    const Duration time = Seconds(ToSeconds(base) / kFp8Gain);
+    const bool reduced =
+        OperationsPerCycle(device_) < kHopperOperations &&
+        device_.memory_bandwidth.bytes_per_second > kBandwidthOfHbm;
+    const double gain =
+        reduced ? device_.fp8.flops_per_second / device_.bf16.flops_per_second
+                : kFp8Gain;
+    const Duration time = Seconds(ToSeconds(base) / gain);
     if (setup_.framework != Framework::kTorchTitan) return time;
     return time + Memory(op.pass == QueryPass::kWeightGrad
                              ? kTurned * op.groups * (op.m * op.k + op.k * op.n)

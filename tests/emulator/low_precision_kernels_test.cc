@@ -42,6 +42,27 @@ StageCost CostOf(bool fused, Fp8Recipe recipe, double rate,
   return StageCostModel(job).Cost(StageOf(1), Sequences(1, 4096), true);
 }
 
+// Forward of a layer in fp8 relative to 16 bits, where nothing but products
+// counts much.
+double Fp8Gain(double bf16, double bandwidth) {
+  const auto forward = [&](bool fp8) {
+    JobSpec job = JobOf({{Llama3Block()}}, {});
+    job.cluster.device.bf16 = {bf16};
+    job.cluster.device.fp8 = {2 * bf16};
+    job.cluster.device.memory_bandwidth = {bandwidth};
+    job.setup.fp8_products = fp8;
+    return ToSeconds(
+        StageCostModel(job).Cost(StageOf(1), Sequences(64, 128), true).forward);
+  };
+  return forward(false) / forward(true);
+}
+
+TEST(Fp8Products, GainMoreWhereTheirRateIsReduced) {
+  EXPECT_GT(Fp8Gain(148e12, 4e12), 1.8);      // H20.
+  EXPECT_LT(Fp8Gain(989e12, 4e12), 1.47);     // H100.
+  EXPECT_LT(Fp8Gain(362e12, 0.86e12), 1.47);  // L40S.
+}
+
 // 4096 tokens visit 8 experts of 768 each.
 TEST(FusedExperts, SaveTheTrafficOfTheirActivationsAndCasts) {
   const auto saved = [](Fp8Recipe recipe, double rate) {

@@ -28,7 +28,9 @@ def swift(row):
         return None
     cluster, words, length = known
     # cross_entropy_loss_fusion; gradients are summed in fp32.
-    setup = {"precision": "fp8" if "fp8" in row["precision"] else "bf16",
+    # attention_backend of the scripts is the package flash_attn.
+    setup = {"attention": "flash2",
+             "precision": "fp8" if "fp8" in row["precision"] else "bf16",
              "sharding": "zero1", "weight_gathers": "wait", "host_us": 30,
              "recompute": row["recompute"].split(",")[0],
              # memory(GiB) of its log (megatron/callbacks/print.py).

@@ -113,6 +113,16 @@ StaticOrder::StaticOrder(const StageGraph& graph, const StepTrace& trace) {
     places_[{task.stage, task.pass}][{task.microbatch, task.sub_microbatch}] =
         (span.start - kStepStart).count();
   }
+  // A whole backward stands for its weight gradient too.
+  std::map<StageId, Places> whole;
+  for (const auto& [stage_and_pass, backwards] : places_) {
+    const auto& [stage, pass] = stage_and_pass;
+    if (pass == Pass::kBackward) whole[stage] = backwards;
+  }
+  for (const auto& [stage, backwards] : whole) {
+    places_[{stage, Pass::kWeightGrad}].insert(backwards.begin(),
+                                               backwards.end());
+  }
 }
 
 int64_t StaticOrder::PlaceOf(const Task& task) const {

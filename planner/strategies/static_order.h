@@ -27,7 +27,8 @@ class StaticOrder {
   StaticOrder(const StageGraph& graph, const StepTrace& trace);
 
   // Returns the orders in which another step's tasks run: that of their
-  // counterparts (the same pass, stage, microbatch and sub-microbatch). A
+  // counterparts (the same pass, stage, microbatch and sub-microbatch; of a
+  // weight gradient that was not apart, its backward, behind which it runs). A
   // sub-microbatch beyond those of the typical microbatch goes with its last
   // one; a microbatch that had none there, or that is beyond those of the
   // typical step, goes with the nearest one that had. Free of deadlocks: among
@@ -38,11 +39,9 @@ class StaticOrder {
  private:
   int64_t PlaceOf(const Task& task) const;
 
-  // Keyed by stage and pass, then by microbatch and sub-microbatch: the start,
-  // in ns.
-  std::map<std::pair<StageId, Pass>,
-           std::map<std::pair<MicrobatchId, int32_t>, int64_t>>
-      places_{};
+  // The start in ns, keyed by microbatch and sub-microbatch.
+  using Places = std::map<std::pair<MicrobatchId, int32_t>, int64_t>;
+  std::map<std::pair<StageId, Pass>, Places> places_{};
 };
 
 // Returns a strategy that replays the order of a plan, under that name, which

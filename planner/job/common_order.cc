@@ -35,6 +35,25 @@ absl::StatusOr<std::vector<Duration>> TimeByMicrobatch(
   return times;
 }
 
+// Returns whether replicas wait for each other in weight gradients too, so that
+// these run apart from backwards in all replicas or in none.
+bool MeetsInWeightGrads(const PreparedJob& job) {
+  return job.costs->job().training.optimizer_sharding >=
+         OptimizerSharding::kZero2;
+}
+
+// Returns whether at least half of the backwards have their weight gradient
+// apart.
+bool MostAreApart(const StageGraph& graph) {
+  int64_t apart = 0;
+  int64_t backwards = 0;
+  for (const Task& task : graph.tasks()) {
+    apart += task.pass == Pass::kWeightGrad ? 1 : 0;
+    backwards += task.pass == Pass::kBackward ? 1 : 0;
+  }
+  return 2 * apart >= backwards;
+}
+
 }  // namespace
 
 bool NeedsCommonOrder(const PreparedJob& job) {
@@ -76,20 +95,19 @@ absl::StatusOr<CommonOrder> CommonOrder::Search(const PreparedJob& job,
 CommonOrder::CommonOrder(const PreparedJob& job,
                          std::shared_ptr<const PlanResult> searched)
     : searched_(std::move(searched)),
-      replay_(ReplayOf(*searched_, job.partition, job.strategy->name())),
+      replay_(ReplayOf(
+          *searched_, job.partition, job.strategy->name(),
+          !MeetsInWeightGrads(job) || MostAreApart(searched_->plan.graph))),
       job_(job) {
   job_.strategy = replay_.get();
 }
 
 absl::StatusOr<PlanResult> CommonOrder::Plan(const PlanInput& input) const {
-  const JobSpec& spec = job_.costs->job();
-  if (spec.training.optimizer_sharding < OptimizerSharding::kZero2) {
-    return PlanStep(job_, input);
-  }
-  // With one evaluation, no backward takes its weight gradient along.
-  PlanInput apart = input;
-  apart.budget.max_evaluations = 1;
-  return PlanStep(job_, apart);
+  if (!MeetsInWeightGrads(job_)) return PlanStep(job_, input);
+  // With one evaluation, all backwards stay whole, or all in two parts.
+  PlanInput alike = input;
+  alike.budget.max_evaluations = 1;
+  return PlanStep(job_, alike);
 }
 
 }  // namespace pipeloom::planner

@@ -29,8 +29,8 @@ class CommonOrder {
 
   // Plans input.replica, one of these, in this order. Its memory is chosen
   // anew; where weights are gathered or gradients reduced in passes, weight
-  // gradients run apart from backwards, as they have to in all replicas or in
-  // none. A sub-microbatch
+  // gradients run apart from backwards in all replicas or in none, as most do
+  // in the searched step. A sub-microbatch
   // that the searched step does not have goes with its nearest neighbour
   // (planner/strategies/static_order.h), so that replicas whose microbatches
   // have the same modules get one order of passes. Errors are those of

@@ -17,10 +17,12 @@ constexpr int kLevels = 8;  // Steps from keeping everything to min-memory.
 
 class StaticStrategy : public Strategy {
  public:
-  StaticStrategy(StaticOrder order, Partition partition, absl::string_view name)
+  StaticStrategy(StaticOrder order, Partition partition, absl::string_view name,
+                 bool split_backward)
       : order_(std::move(order)),
         partition_(std::move(partition)),
-        name_(name) {}
+        name_(name),
+        split_backward_(split_backward) {}
 
   absl::string_view name() const override { return name_; }
   absl::StatusOr<Partition> MakePartition(
@@ -28,7 +30,7 @@ class StaticStrategy : public Strategy {
       const std::stop_token&) const override {
     return partition_;
   }
-  bool split_backward() const override { return true; }
+  bool split_backward() const override { return split_backward_; }
 
   absl::StatusOr<SearchResult> MakeSchedule(
       const StageGraph& graph, const Partition&, uint64_t,
@@ -102,6 +104,7 @@ class StaticStrategy : public Strategy {
   StaticOrder order_;
   Partition partition_;
   absl::string_view name_;
+  bool split_backward_ = true;
 };
 
 }  // namespace
@@ -165,15 +168,17 @@ RankOrders StaticOrder::For(const StageGraph& graph) const {
 
 std::unique_ptr<Strategy> ReplayOf(const PlanResult& plan,
                                    const Partition& partition,
-                                   absl::string_view name) {
+                                   absl::string_view name,
+                                   bool split_backward) {
   return std::make_unique<StaticStrategy>(
-      StaticOrder(plan.plan.graph, plan.predicted), partition, name);
+      StaticOrder(plan.plan.graph, plan.predicted), partition, name,
+      split_backward);
 }
 
 absl::StatusOr<std::unique_ptr<Strategy>> MakeStatic(const PreparedJob& job,
                                                      const PlanInput& typical) {
   PIPELOOM_ASSIGN_OR_RETURN(const PlanResult plan, PlanStep(job, typical));
-  return ReplayOf(plan, job.partition, "static");
+  return ReplayOf(plan, job.partition, "static", /*split_backward=*/true);
 }
 
 }  // namespace pipeloom::planner

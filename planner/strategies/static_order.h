@@ -46,10 +46,11 @@ class StaticOrder {
 
 // Returns a strategy that replays the order of a plan, under that name, which
 // must outlive it. Memory choices are made anew every step, the best of ten
-// levels from everything kept to the least possible.
+// levels from everything kept to the least possible. `split_backward`: whether
+// weight gradients may run apart.
 std::unique_ptr<Strategy> ReplayOf(const PlanResult& plan,
                                    const Partition& partition,
-                                   absl::string_view name);
+                                   absl::string_view name, bool split_backward);
 
 // Plans the typical step with the job's strategy and input, and returns the
 // strategy "static", which replays that order (ReplayOf): its memory choices

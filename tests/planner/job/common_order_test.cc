@@ -55,6 +55,12 @@ struct Case {
   }
 };
 
+bool HasWeightGrads(const StageGraph& graph) {
+  return std::any_of(
+      graph.tasks().begin(), graph.tasks().end(),
+      [](const Task& task) { return task.pass == Pass::kWeightGrad; });
+}
+
 // Plans both replicas, as one or each by itself.
 std::vector<PlanResult> Plans(const Case& c, bool in_common) {
   std::vector<PlanResult> results;
@@ -111,6 +117,8 @@ TEST(CommonOrderTest, ItIsFoundAgain) {
 }
 
 TEST(CommonOrderTest, ReplicasThatShareWeightsOrGradientsRunTogether) {
+  bool any_whole = false;
+  bool any_apart = false;
   for (const char* name : {"pipeloom", "dip", "1f1b", "zb-v"}) {
     for (const auto sharding :
          {OptimizerSharding::kZero2, OptimizerSharding::kZero3}) {
@@ -118,13 +126,23 @@ TEST(CommonOrderTest, ReplicasThatShareWeightsOrGradientsRunTogether) {
         SCOPED_TRACE(::testing::Message() << name << " " << seed);
         JobSpec job = ::pipeloom::testing::SmallVlmJob();
         job.parallel.dp = kReplicas;
+        job.parallel.tp = 2;  // Without, weight gradients apart cost nothing.
+        job.cluster.num_nodes = 2;
         job.training.optimizer_sharding = sharding;
         const Case c(name, seed, 0, job);
         ASSERT_TRUE(NeedsCommonOrder(c.prepared));
-        EXPECT_FALSE(c.Meet(Plans(c, true)).different.has_value());
+        const std::vector<PlanResult> plans = Plans(c, true);
+        EXPECT_FALSE(c.Meet(plans).different.has_value());
+        // All weight gradients run apart, or none.
+        const bool apart = HasWeightGrads(plans[0].plan.graph);
+        EXPECT_EQ(HasWeightGrads(plans[1].plan.graph), apart);
+        any_whole = any_whole || !apart;
+        any_apart = any_apart || apart;
       }
     }
   }
+  EXPECT_TRUE(any_whole);
+  EXPECT_TRUE(any_apart);
 }
 
 TEST(CommonOrderTest, OnlyReplicasThatMeetNeedOne) {

@@ -135,7 +135,7 @@ void ListScheduler::Prepare(const ListPolicy& policy) {
   if (keeps_takers_) {
     PrepareTakers(policy);
   } else {
-    guard_.Reset(policy.capacity);
+    guard_.Reset(policy.capacity, policy.reserve);
   }
   state_ = fresh_;
   for (Queue& queue : queues_) {

@@ -43,6 +43,9 @@ struct ListPolicy {
   // hold forwards back; raised if one microbatch alone needs more, and never
   // above the rank's own limit. Empty: the ranks' own limits.
   absl::Span<const int64_t> capacity{};
+  // The share of what started microbatches may still need of a rank's memory
+  // that is kept free for them: see MemoryGuard::Reset.
+  double reserve = 0;
   // Whether `order` is a sequence that keeps the limits, and tasks that take
   // memory keep its order on each rank whose limit can be reached; the others
   // run whenever they can. This follows schedules that the guard against

@@ -206,7 +206,8 @@ void MemoryGuard::BuildBlocks() {
   }
 }
 
-void MemoryGuard::Reset(absl::Span<const int64_t> capacity) {
+void MemoryGuard::Reset(absl::Span<const int64_t> capacity, double reserve) {
+  reserve_ = reserve;
   const FlatGraph& g = *graph_;
   if (capacity.empty()) capacity = g.capacity;
   ranks_.assign(static_cast<size_t>(g.num_ranks), {});
@@ -282,11 +283,14 @@ bool MemoryGuard::Admits(int32_t t) const {
   const Cell* const row = &cells_[CellOf(task.rank, 0)];
   int64_t room = rank.capacity - rank.held - task.net;
   // A group that has not started comes behind all that have.
+  int64_t needed = 0;
   for (const int32_t other : active_) {
     if (other == task.group) break;
     if (row[other].need > room) return false;
     room += row[other].held;
+    needed += row[other].need;
   }
+  if (task.alloc + Reserved(needed) > rank.capacity - rank.held) return false;
   return NeedWithout(task) <= room;
 }
 
@@ -294,10 +298,13 @@ MemoryGuard::FreshRoom MemoryGuard::RoomForFresh(int32_t rank) const {
   const Cell* const row = &cells_[CellOf(rank, 0)];
   FreshRoom fresh{.most_net = std::numeric_limits<int64_t>::max(),
                   .room = Room(rank)};
+  int64_t needed = 0;
   for (const int32_t other : active_) {
     fresh.most_net = std::min(fresh.most_net, fresh.room - row[other].need);
     fresh.room += row[other].held;
+    needed += row[other].need;
   }
+  fresh.unreserved = Room(rank) - Reserved(needed);
   return fresh;
 }
 
@@ -305,6 +312,7 @@ bool MemoryGuard::AdmitsFresh(int32_t t, const FreshRoom& fresh) const {
   const TaskInfo& task = info_[t];
   if (task.alloc > Room(task.rank)) return false;
   if (task.net <= 0) return true;
+  if (task.alloc > fresh.unreserved) return false;
   return task.net <= fresh.most_net &&
          NeedWithout(task) <= fresh.room - task.net;
 }

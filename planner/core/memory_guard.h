@@ -52,8 +52,12 @@ class MemoryGuard {
 
   // Returns to the state in which nothing has started. `capacity`, indexed by
   // rank, replaces the graph's unless it is empty; it is raised where a single
-  // group alone needs more.
-  void Reset(absl::Span<const int64_t> capacity = {});
+  // group alone needs more. `reserve`, from 0 to 1, is the share of the bytes
+  // that started groups may still need on a rank that is kept free for them:
+  // tasks of later groups are not admitted if they would use it. Otherwise a
+  // rank fills with first chunks of many groups, and the oldest ones, whose
+  // ends would free memory, wait for each other.
+  void Reset(absl::Span<const int64_t> capacity = {}, double reserve = 0);
   // Returns whether the task's group has started.
   bool IsStarted(int32_t task) const { return position_[group_[task]] >= 0; }
   // Returns whether memory allows the task to start.
@@ -80,6 +84,8 @@ class MemoryGuard {
         // group's way.
         0;
     int64_t room = 0;  // Bytes free behind all started groups.
+    // Bytes free now that are not reserved for started groups.
+    int64_t unreserved = 0;
   };
   FreshRoom RoomForFresh(int32_t rank) const;
   // Returns Admits(task). REQUIRES: the task's group has not started, and
@@ -154,6 +160,11 @@ class MemoryGuard {
   // Returns the run of the block's tasks that are left, except for the one in
   // slot `without`.
   Run RunOf(const Block& block, int32_t without) const;
+  int64_t Reserved(int64_t needed) const {
+    return reserve_ > 0
+               ? static_cast<int64_t>(reserve_ * static_cast<double>(needed))
+               : 0;
+  }
   int64_t NeedWithout(const TaskInfo& task) const;
   // Marks the task as done; returns what the cell then needs.
   int64_t SetDone(const TaskInfo& task);
@@ -179,6 +190,7 @@ class MemoryGuard {
   // The present state.
   std::vector<RankState> ranks_{};
   bool any_binds_ = false;
+  double reserve_ = 0;
   std::vector<Cell> cells_{};
   std::vector<Slot> slots_{};
   std::vector<Run> tree_{};

@@ -194,6 +194,7 @@ int64_t OrderEvaluator::Evaluate(const OrderChoice& choice, int64_t give_up) {
   ListPolicy policy{.order = task_order_,
                     .prefer = choice.prefer,
                     .patience = choice.patience,
+                    .reserve = choice.reserve,
                     .give_up = give_up};
   if (choice.capacity_ratio < 1) {
     capacity_.resize(full_capacity_.size());

@@ -90,6 +90,8 @@ struct OrderChoice {
   // Share of the rank's capacity to use (without a limit: of all that it could
   // hold).
   double capacity_ratio = 1;
+  // ListPolicy::reserve.
+  double reserve = 0;
 };
 
 // Evaluates choices. Use one per thread.

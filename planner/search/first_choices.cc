@@ -28,60 +28,59 @@ struct FirstChoice {
   Prefer prefer = kBackward;
   double patience = 0;
   double capacity_ratio = 1;
+  double reserve = 0;
   bool idealised = false;
   Pattern pattern{};
 };
 
-// Chosen on the problems of `bench --random train:600`, of 1,328 random choices
-// one after another, each as the one that shortens the mean of the best times
-// most. Chosen on half of these problems, the first eight are 3.2 % (limited)
-// and 1.2 % (unlimited) above the best of all 2,400 choices tried on the other
-// half, all 24 and 16 1.9 and 1.1 %; the portfolio after them 12.6 and 4.7 %
-// with its first eight.
+// Chosen on the problems of `bench --random train:600`, one after another, each
+// as the one that shortens the mean of the best times most: first of 1,328
+// random choices; those for limited memory then again of 24 such ones, each
+// with five reserves (docs/evaluation/search_parts.md).
 // clang-format off
 constexpr FirstChoice kLimited[] = {
-    {kHeavyMiddle, kUnit, kAlternate, 0.5, 1, false},
-    {kHeavyMiddle, kPeriodic, kAlternate, 1, 1, false, {0.9, {{1, 1, 1, 1}, {3.5, 3.5, 3.5, 3.5}}, {1, 1, 1, 1}}},
-    {kHeavyMiddle, kPeriodic, kAlternate, 0.25, 1, false, {1.05, {{1, 1, 1, 1}, {2, 0.5, 2, 2}}, {1, 1, 1, 1}}},
-    {kLightFirst, kPeriodic, kForward, 1, 1, false, {0.95, {{1, 1, 1, 3.25}, {3.5, 3.5, 3.5, 3.5}}, {1, 1, 1, 1}}},
-    {kLightFirst, kDue, kPriority, 0, 1, false, {1.35, {{1, 1, 1, 1}, {1, 1, 1, 1}}, {3, 3, 3, 3}}},
-    {kHeavyMiddle, kPeriodic, kPriority, 0.25, 0.9, false, {1, {{1, 1, 1, 1}, {3, 3, 3, 3}}, {1, 1, 1, 1}}},
-    {kHeavyMiddle, kPeriodic, kForward, 0.5, 1, false, {0.95, {{0.5, 0.5, 0.5, 0.5}, {1, 1, 1, 1}}, {1, 1, 1, 1}}},
-    {kHeavyMiddle, kPeriodic, kAlternate, 0, 1, false, {0.9, {{1, 1, 1, 1}, {1.5, 3.75, 1.5, 1.5}}, {1, 1, 1, 1}}},
-    {kHeavyMiddle, kPeriodic, kAlternate, 0.5, 1, false, {1, {{1, 2, 0.5, 1}, {2, 2.5, 2.5, 2.5}}, {1, 1, 1, 1}}},
-    {kLightFirst, kBreadth, kForward, 0, 1, false},
-    {kAsGiven, kDue, kPriority, 0, 1, false, {1.05, {{1, 1, 1, 1}, {1, 1, 1, 1}}, {2, 2, 2, 2}}},
-    {kHeavyMiddle, kPeriodic, kPriority, 0.25, 1, false, {1, {{1, 1, 1, 1}, {1, 2.5, 1, 1}}, {5.5, 1.5, 1, 1}}},
-    {kHeavyMiddle, kPeriodic, kAlternate, 1, 1, false, {0.3, {{0.5, 2, 0.5, 0.5}, {1.25, 1, 1, 1}}, {1, 1, 3.5, 1}}},
-    {kHeavyMiddle, kUnit, kForward, 0.25, 1, false},
-    {kHeavyMiddle, kPeriodic, kBackward, 0, 0.9, true, {1, {{0.5, 1, 1, 4}, {1.25, 0.5, 2, 2}}, {1, 1, 1, 1}}},
-    {kHeavyMiddle, kPeriodic, kForward, 1, 1, false, {1.4, {{1, 1, 1, 2}, {3.5, 3.5, 3.5, 3.5}}, {1, 1, 1, 1}}},
-    {kAsGiven, kPeriodic, kPriority, 0.5, 1, true, {1.15, {{0.5, 0.5, 0.5, 0.5}, {4, 1, 2, 2.75}}, {1, 1, 1, 1}}},
-    {kAsGiven, kPeriodic, kForward, 0.5, 1, false, {0.4, {{1, 1, 1, 0.75}, {1.75, 3.5, 3.5, 0.5}}, {1, 1, 1, 1}}},
-    {kHeavyMiddle, kPeriodic, kAlternate, 1, 1, false, {1, {{1, 1, 1, 1}, {2, 2.75, 2, 3.25}}, {1, 1, 1, 1}}},
-    {kHeavyMiddle, kUnit, kAlternate, 0, 1, true},
-    {kHeavyFirst, kDue, kPriority, 0, 1, false, {0.8, {{1, 1, 1, 1}, {1, 1, 1, 1}}, {2, 2, 2, 2}}},
-    {kHeavyMiddle, kPeriodic, kAlternate, 0.25, 1, false, {0.85, {{1, 1, 1, 1}, {1, 1.75, 1, 1}}, {1, 5, 1, 1}}},
-    {kLightFirst, kPeriodic, kAlternate, 0.5, 1, false, {1.2, {{1, 4, 1, 1}, {1, 1, 1, 1}}, {1.5, 1, 1, 1}}},
-    {kHeavyMiddle, kPeriodic, kBackward, 0.5, 1, false, {1.05, {{3, 1, 1, 1}, {1, 1, 1, 1}}, {1.5, 1, 1, 4.5}}},
+    {kHeavyMiddle, kPeriodic, kAlternate, 0.5, 1, 0.5, false, {1, {{1, 2, 0.5, 1}, {2, 2.5, 2.5, 2.5}}, {1, 1, 1, 1}}},
+    {kHeavyMiddle, kPeriodic, kForward, 0.5, 1, 0.75, false, {0.95, {{0.5, 0.5, 0.5, 0.5}, {1, 1, 1, 1}}, {1, 1, 1, 1}}},
+    {kHeavyMiddle, kPeriodic, kAlternate, 0.25, 1, 0.25, false, {0.85, {{1, 1, 1, 1}, {1, 1.75, 1, 1}}, {1, 5, 1, 1}}},
+    {kAsGiven, kPeriodic, kForward, 0.5, 1, 1, false, {0.4, {{1, 1, 1, 0.75}, {1.75, 3.5, 3.5, 0.5}}, {1, 1, 1, 1}}},
+    {kHeavyMiddle, kPeriodic, kAlternate, 1, 1, 0, false, {0.9, {{1, 1, 1, 1}, {3.5, 3.5, 3.5, 3.5}}, {1, 1, 1, 1}}},
+    {kHeavyMiddle, kUnit, kForward, 0.25, 1, 0.5, false},
+    {kHeavyMiddle, kPeriodic, kAlternate, 0.5, 1, 1, false, {1, {{1, 2, 0.5, 1}, {2, 2.5, 2.5, 2.5}}, {1, 1, 1, 1}}},
+    {kHeavyMiddle, kPeriodic, kForward, 1, 1, 0.5, false, {1.4, {{1, 1, 1, 2}, {3.5, 3.5, 3.5, 3.5}}, {1, 1, 1, 1}}},
+    {kLightFirst, kBreadth, kForward, 0, 1, 1, false},
+    {kAsGiven, kPeriodic, kPriority, 0.5, 1, 1, true, {1.15, {{0.5, 0.5, 0.5, 0.5}, {4, 1, 2, 2.75}}, {1, 1, 1, 1}}},
+    {kHeavyMiddle, kPeriodic, kAlternate, 0.5, 1, 0.25, false, {1, {{1, 2, 0.5, 1}, {2, 2.5, 2.5, 2.5}}, {1, 1, 1, 1}}},
+    {kHeavyMiddle, kPeriodic, kAlternate, 0, 1, 0.5, false, {0.9, {{1, 1, 1, 1}, {1.5, 3.75, 1.5, 1.5}}, {1, 1, 1, 1}}},
+    {kHeavyMiddle, kPeriodic, kAlternate, 0.25, 1, 0.5, false, {0.85, {{1, 1, 1, 1}, {1, 1.75, 1, 1}}, {1, 5, 1, 1}}},
+    {kHeavyMiddle, kPeriodic, kForward, 0.5, 1, 0.5, false, {0.95, {{0.5, 0.5, 0.5, 0.5}, {1, 1, 1, 1}}, {1, 1, 1, 1}}},
+    {kHeavyMiddle, kPeriodic, kPriority, 0.25, 1, 0.75, false, {1, {{1, 1, 1, 1}, {1, 2.5, 1, 1}}, {5.5, 1.5, 1, 1}}},
+    {kLightFirst, kPeriodic, kAlternate, 0.5, 1, 0.5, false, {1.2, {{1, 4, 1, 1}, {1, 1, 1, 1}}, {1.5, 1, 1, 1}}},
+    {kHeavyMiddle, kUnit, kForward, 0.25, 1, 0.25, false},
+    {kAsGiven, kPeriodic, kForward, 0.5, 1, 0.5, false, {0.4, {{1, 1, 1, 0.75}, {1.75, 3.5, 3.5, 0.5}}, {1, 1, 1, 1}}},
+    {kHeavyMiddle, kPeriodic, kAlternate, 1, 1, 0.25, false, {1, {{1, 1, 1, 1}, {2, 2.75, 2, 3.25}}, {1, 1, 1, 1}}},
+    {kHeavyMiddle, kPeriodic, kForward, 1, 1, 0.75, false, {1.4, {{1, 1, 1, 2}, {3.5, 3.5, 3.5, 3.5}}, {1, 1, 1, 1}}},
+    {kHeavyMiddle, kPeriodic, kAlternate, 0, 1, 0.25, false, {0.9, {{1, 1, 1, 1}, {1.5, 3.75, 1.5, 1.5}}, {1, 1, 1, 1}}},
+    {kHeavyMiddle, kPeriodic, kForward, 0.5, 1, 0.25, false, {0.95, {{0.5, 0.5, 0.5, 0.5}, {1, 1, 1, 1}}, {1, 1, 1, 1}}},
+    {kHeavyMiddle, kPeriodic, kAlternate, 0.25, 1, 0.25, false, {1.05, {{1, 1, 1, 1}, {2, 0.5, 2, 2}}, {1, 1, 1, 1}}},
+    {kHeavyMiddle, kPeriodic, kAlternate, 1, 1, 0.5, false, {0.3, {{0.5, 2, 0.5, 0.5}, {1.25, 1, 1, 1}}, {1, 1, 3.5, 1}}},
 };
 constexpr FirstChoice kUnlimited[] = {
-    {kHeavyMiddle, kPeriodic, kAlternate, 0, 1, false, {1, {{2, 3.75, 2, 3.5}, {3.5, 3.5, 3.5, 3.5}}, {1, 1, 1, 1}}},
-    {kLightFirst, kBreadth, kForward, 0, 1, false},
-    {kAsGiven, kTail, kAlternate, 0.25, 1, false},
-    {kLightFirst, kPeriodic, kBackward, 0.5, 1, false, {0.3, {{0.5, 1, 1, 1}, {1, 1, 1, 1}}, {1, 1, 1, 1}}},
-    {kHeavyMiddle, kBreadth, kAlternate, 0.5, 1, false},
-    {kHeavyMiddle, kPeriodic, kForward, 0, 1, false, {0.8, {{1, 1, 1.5, 1}, {0.5, 0.5, 0.5, 0.5}}, {1, 1, 1, 1}}},
-    {kHeavyMiddle, kPeriodic, kAlternate, 0.25, 1, false, {0.9, {{1, 1, 1, 2.25}, {1, 1, 1, 3.75}}, {1, 1, 1, 1}}},
-    {kAsGiven, kPeriodic, kAlternate, 0, 1, false, {0.2, {{1.25, 1, 1, 1}, {1, 2.75, 1, 1}}, {1, 1, 1, 1}}},
-    {kAsGiven, kTail, kForward, 0, 1, false},
-    {kLightFirst, kPeriodic, kForward, 0.25, 0.9, false, {1, {{2.5, 2.5, 2.5, 1.75}, {1.25, 1, 1, 1}}, {1, 5, 1, 1}}},
-    {kHeavyMiddle, kPeriodic, kForward, 0.25, 1, true, {0.8, {{1.5, 1.5, 1.5, 1.5}, {0.5, 3.5, 3, 3.5}}, {1, 1, 5, 1}}},
-    {kHeavyMiddle, kBreadth, kBackward, 0, 1, false},
-    {kHeavyMiddle, kPeriodic, kAlternate, 0, 0.9, false, {1.35, {{1.5, 1, 1, 1}, {3.5, 0.5, 3.5, 2.75}}, {1, 1, 1, 1}}},
-    {kHeavyMiddle, kPeriodic, kPriority, 0, 1, false, {1, {{0.5, 1, 2.75, 1}, {3.5, 1, 1, 1}}, {5.5, 1, 1, 1}}},
-    {kLightFirst, kPeriodic, kForward, 0.25, 1, true, {1.4, {{1, 2, 1, 1}, {2, 2, 2, 2}}, {1, 1, 1, 5}}},
-    {kLightFirst, kBreadth, kBackward, 0.5, 1, false},
+    {kHeavyMiddle, kPeriodic, kAlternate, 0, 1, 0, false, {1, {{2, 3.75, 2, 3.5}, {3.5, 3.5, 3.5, 3.5}}, {1, 1, 1, 1}}},
+    {kLightFirst, kBreadth, kForward, 0, 1, 0, false},
+    {kAsGiven, kTail, kAlternate, 0.25, 1, 0, false},
+    {kLightFirst, kPeriodic, kBackward, 0.5, 1, 0, false, {0.3, {{0.5, 1, 1, 1}, {1, 1, 1, 1}}, {1, 1, 1, 1}}},
+    {kHeavyMiddle, kBreadth, kAlternate, 0.5, 1, 0, false},
+    {kHeavyMiddle, kPeriodic, kForward, 0, 1, 0, false, {0.8, {{1, 1, 1.5, 1}, {0.5, 0.5, 0.5, 0.5}}, {1, 1, 1, 1}}},
+    {kHeavyMiddle, kPeriodic, kAlternate, 0.25, 1, 0, false, {0.9, {{1, 1, 1, 2.25}, {1, 1, 1, 3.75}}, {1, 1, 1, 1}}},
+    {kAsGiven, kPeriodic, kAlternate, 0, 1, 0, false, {0.2, {{1.25, 1, 1, 1}, {1, 2.75, 1, 1}}, {1, 1, 1, 1}}},
+    {kAsGiven, kTail, kForward, 0, 1, 0, false},
+    {kLightFirst, kPeriodic, kForward, 0.25, 0.9, 0, false, {1, {{2.5, 2.5, 2.5, 1.75}, {1.25, 1, 1, 1}}, {1, 5, 1, 1}}},
+    {kHeavyMiddle, kPeriodic, kForward, 0.25, 1, 0, true, {0.8, {{1.5, 1.5, 1.5, 1.5}, {0.5, 3.5, 3, 3.5}}, {1, 1, 5, 1}}},
+    {kHeavyMiddle, kBreadth, kBackward, 0, 1, 0, false},
+    {kHeavyMiddle, kPeriodic, kAlternate, 0, 0.9, 0, false, {1.35, {{1.5, 1, 1, 1}, {3.5, 0.5, 3.5, 2.75}}, {1, 1, 1, 1}}},
+    {kHeavyMiddle, kPeriodic, kPriority, 0, 1, 0, false, {1, {{0.5, 1, 2.75, 1}, {3.5, 1, 1, 1}}, {5.5, 1, 1, 1}}},
+    {kLightFirst, kPeriodic, kForward, 0.25, 1, 0, true, {1.4, {{1, 2, 1, 1}, {2, 2, 2, 2}}, {1, 1, 1, 5}}},
+    {kLightFirst, kBreadth, kBackward, 0.5, 1, 0, false},
 };
 // clang-format on
 
@@ -120,7 +119,8 @@ std::vector<OrderChoice> FirstChoices(const OrderUnits& units, bool limited) {
                        .patience = first.patience,
                        .idealised = first.idealised,
                        .pattern = first.pattern,
-                       .capacity_ratio = first.capacity_ratio});
+                       .capacity_ratio = first.capacity_ratio,
+                       .reserve = first.reserve});
   }
   return choices;
 }

@@ -22,6 +22,9 @@ constexpr int32_t kSmallGraph = 600;
 // longer than those of 3 s, those of 1 s 0.45 instead of 0.5 %.
 constexpr size_t kMostOfLarge = 96;
 
+// OrderChoice::reserve of the choices of a kind under limited memory, in turns.
+constexpr double kReserves[] = {0.5, 0, 0.75, 0.25};
+
 // Appends orders like those of the V schedules: forwards and backwards of the
 // two halves of a microbatch go down and up at these paces (stretches of
 // forward chunks 0 and 1, then of backwards in the order in which they come).
@@ -223,11 +226,13 @@ std::vector<OrderChoice> OrderPortfolio(const FlatGraph& graph,
       std::move(held_back)};
   std::vector<OrderChoice> portfolio;
   const auto take = [&](size_t kind, size_t i) {
-    if (i < kinds[kind].size()) portfolio.push_back(std::move(kinds[kind][i]));
+    if (i >= kinds[kind].size()) return;
+    portfolio.push_back(std::move(kinds[kind][i]));
+    if (limited) portfolio.back().reserve = kReserves[i % 4];
   };
   take(0, 0);
   take(1, 0);
-  if (graph.num_tasks > kSmallGraph) {
+  if (limited || graph.num_tasks > kSmallGraph) {
     for (OrderChoice& choice : FirstChoices(units, limited)) {
       portfolio.push_back(std::move(choice));
     }

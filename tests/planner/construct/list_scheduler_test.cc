@@ -77,7 +77,10 @@ TEST(ListScheduleTest, NeverDeadlocksUnderTheTightestMemory) {
       random.Shuffle(absl::MakeSpan(order));
       ASSERT_OK_AND_ASSIGN(
           const Schedule schedule,
-          ListSchedule(graph, {.order = order, .prefer = prefer}));
+          ListSchedule(graph,
+                       {.order = order,
+                        .prefer = prefer,
+                        .reserve = 0.5 * static_cast<double>(seed % 3)}));
       ASSERT_THAT(ValidateSchedule(graph, schedule), IsOk());
     }
   }
@@ -313,6 +316,51 @@ TEST(ListScheduleTest, LowerCapacityHoldsForwardsBack) {
       ListSchedule(graph, {.prefer = Prefer::kForward, .capacity = capacity}));
   EXPECT_LE(schedule.peak[RankId(0)], Bytes(2000));
   EXPECT_LE(schedule.peak[RankId(1)], Bytes(1000));
+}
+
+// Four chunks of a microbatch follow one another on a rank, with transfers of
+// the time of five tasks, and there is room for six activations. The oldest
+// microbatch needs four of them. The second one may use the other two, a third
+// only those that are reserved for the first two.
+TEST(ListScheduleTest, ReserveKeepsRoomForStartedMicrobatches) {
+  IdVector<TaskId, Task> tasks;
+  IdVector<EdgeId, Dependency> edges;
+  constexpr int32_t kChunks = 4;
+  for (int32_t m = 0; m < 6; ++m) {
+    for (int32_t i = 0; i < 2 * kChunks; ++i) {
+      const bool forward = i < kChunks;
+      Task task{.rank = RankId(0),
+                .module = ModuleId(0),
+                .stage = StageId(forward ? i : 2 * kChunks - 1 - i),
+                .microbatch = MicrobatchId(m),
+                .duration = Milliseconds(1)};
+      task.pass = forward ? Pass::kForward : Pass::kBackward;
+      (forward ? task.alloc : task.free) = Bytes(1000);
+      const TaskId id = tasks.push_back(task);
+      if (i == 0) continue;
+      edges.push_back(
+          {.from = TaskId(id.value() - 1), .to = id, .delay = Milliseconds(5)});
+    }
+  }
+  IdVector<RankId, RankSpec> ranks(1);
+  ranks[RankId(0)].memory.limit = Bytes(6000);
+  ASSERT_OK_AND_ASSIGN(const StageGraph graph,
+                       StageGraph::Create("chunks", std::move(ranks), {"model"},
+                                          std::move(tasks), std::move(edges)));
+  // Returns how many microbatches start before the first backward.
+  const auto started = [&](double reserve) {
+    const absl::StatusOr<Schedule> schedule =
+        ListSchedule(graph, {.reserve = reserve});
+    EXPECT_THAT(schedule, IsOk());
+    int count = 0;
+    for (const TaskId t : schedule->order[RankId(0)]) {
+      if (graph.task(t).pass == Pass::kBackward) break;
+      if (graph.task(t).stage == StageId(0)) ++count;
+    }
+    return count;
+  };
+  EXPECT_EQ(started(0), 3);
+  EXPECT_EQ(started(1), 2);
 }
 
 TEST(ListScheduleTest, TakesAnEmptyGraphAndRanksWithoutTasks) {

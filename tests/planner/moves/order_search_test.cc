@@ -76,23 +76,53 @@ TEST(OrderSearchTest, EveryFirstChoiceGivesALegalSchedule) {
   }
 }
 
-// Small graphs have time for the whole portfolio without them.
-TEST(OrderSearchTest, ThePortfolioOfLargeGraphsHasTheFirstChoices) {
+// Without a limit, small graphs have time for the whole portfolio without them.
+TEST(OrderSearchTest, ThePortfolioOfLargeOrLimitedGraphsHasTheFirstChoices) {
   for (const int32_t microbatches : {10, 40}) {
-    const StageGraph graph =
-        ::pipeloom::testing::UniformGraph({.ranks = 4,
-                                           .chunks = 2,
-                                           .microbatches = microbatches,
-                                           .limit = Bytes(9000)});
-    const FlatGraph flat(graph);
-    const OrderUnits units(graph);
-    int found = 0;
-    for (const OrderChoice& choice : OrderPortfolio(flat, units)) {
-      // Only first choices use nine tenths of the memory.
-      if (choice.capacity_ratio == 0.9) ++found;
+    for (const int64_t limit : {0, 9000}) {
+      const StageGraph graph =
+          ::pipeloom::testing::UniformGraph({.ranks = 4,
+                                             .chunks = 2,
+                                             .microbatches = microbatches,
+                                             .limit = Bytes(limit)});
+      const FlatGraph flat(graph);
+      const OrderUnits units(graph);
+      int found = 0;
+      for (const OrderChoice& choice : OrderPortfolio(flat, units)) {
+        // Only first choices wait for a quarter of a task.
+        if (choice.patience == 0.25) ++found;
+      }
+      EXPECT_EQ(found > 0, limit > 0 || graph.num_tasks() > 600);
     }
-    EXPECT_EQ(found > 0, graph.num_tasks() > 600);
   }
+}
+
+// 15 equal microbatches on 16 ranks with memory for 11, as one long chain goes
+// down and up each. Whatever order of the microbatches and passes they have,
+// schedules that leave started ones no room end with all ranks full of first
+// chunks, and are a fifth longer.
+TEST(OrderSearchTest, ReservingMemoryShortensTightSteps) {
+  const StageGraph graph =
+      ::pipeloom::testing::UniformGraph({.ranks = 16,
+                                         .chunks = 4,
+                                         .microbatches = 15,
+                                         .split_backward = true,
+                                         .forward = Microseconds(1200),
+                                         .backward = Microseconds(1500),
+                                         .weight_grad = Microseconds(1100),
+                                         .limit = Bytes(45000)});
+  const FlatGraph flat(graph);
+  const OrderUnits units(graph);
+  OrderEvaluator evaluator(flat, units);
+  int64_t reserving = kNoLimit;
+  int64_t greedy = kNoLimit;
+  for (OrderChoice choice : FirstChoices(units, /*limited=*/true)) {
+    const double reserve = std::exchange(choice.reserve, 0);
+    greedy = std::min(greedy, evaluator.Evaluate(choice));
+    choice.reserve = reserve;
+    reserving = std::min(reserving, evaluator.Evaluate(choice));
+  }
+  EXPECT_LT(static_cast<double>(reserving), 0.9 * static_cast<double>(greedy));
 }
 
 // Other moves gain more there than the many choices after the first.

@@ -80,9 +80,10 @@ class Executor:
                after it has come: longer than the plan accounts for
     split_fn   (output, part, parts) -> the part of a module's output that one
                of several sub-microbatches gets; by default equal rows
-    reduce_fn  called at reduce_gradients; the optimizer steps at
-               optimizer_step, when all ranks have come that far without an
-               error
+    reduce_fn  called at reduce_gradients, behind all passes: adds up gradients
+               over the replicas (their sum, as losses are shares of the whole
+               step); the optimizer steps at optimizer_step, when all ranks
+               have come that far without an error
     on_task    called with (plan, task) before each task; if it returns a
                function, that is called after the task
     ordered    match tensors by order, not by tag; nccl always does
@@ -118,6 +119,14 @@ class Executor:
                  ordered: Optional[bool] = None,
                  loss_over: LossOver = "text") -> None:
         check_over(loss_over)
+        for stage, module in stages.items():
+            if any(isinstance(m, nn.parallel.DistributedDataParallel)
+                   for m in module.modules()):
+                raise ValueError(
+                    f"stages[{stage}] has a DistributedDataParallel, which "
+                    "averages gradients over the replicas in each backward, in "
+                    "an order that plans of replicas do not share; give the "
+                    "module inside, and add up gradients in reduce_fn")
         self.stages = dict(stages)
         self.rank = rank
         self.device = torch.device(device)

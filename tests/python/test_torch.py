@@ -349,6 +349,22 @@ def many_microbatches(rank, world, port, queue, ordered):
     dist.barrier()
 
 
+def wrapped_stage(rank, world, port, queue, ordered):
+    """A stage that averages gradients by itself in each backward."""
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
+                      USE_LIBUV="0")
+    dist.init_process_group("gloo", rank=rank, world_size=world)
+    stage = nn.Sequential(
+        nn.parallel.DistributedDataParallel(nn.Linear(2, 2)))
+    try:
+        Executor({0: stage}, rank=rank, loss_fn=loss_of, ordered=ordered)
+        queue.put((rank, "it was taken"))
+    except ValueError as error:
+        queue.put((rank, 0.0 if "stages[0] has a DistributedDataParallel" in
+                   str(error) else str(error)))
+    dist.destroy_process_group()
+
+
 def run_world(world, ordered, work=worker):
     context = mp.get_context("fork")
     queue = context.Queue()
@@ -398,6 +414,9 @@ class ExecutorTest(unittest.TestCase):
             most = run_world(3, ordered, many_microbatches)
             # Those of the warm-up, and of its first return.
             self.assertLessEqual(max(most.values()), 4.0, most)
+
+    def test_stages_that_average_gradients_themselves_are_refused(self):
+        self.assertEqual(run_world(1, False, wrapped_stage), {0: 0.0})
 
     def test_each_rank_meets_each_other_once(self):
         for size in range(1, 10):

@@ -184,8 +184,11 @@ class LastGood:
 
     def find(self, microbatches: Sequence[Microbatch]) -> Optional[Good]:
         """Returns the newest plan that was made for microbatches at least as
-        large, else the newest."""
+        large, else the newest. The newest of all if replicas meet within
+        passes: it has to be of the same step in all of them."""
         goods = self._plans.get(structure_of(microbatches), [])
+        if goods and goods[-1].plan.replicas_that_meet > 1:
+            return goods[-1]
         for good in reversed(goods):
             sizes = memory.growth(good.made_for, microbatches)
             if sizes is not None and all(g == 1.0 for g in sizes.values()):

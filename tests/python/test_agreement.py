@@ -340,6 +340,18 @@ class DecisionTest(unittest.TestCase):
             good.add(plan)
         self.assertIsNone(good.find((micro(7, 0), micro(8, 1))))
         self.assertIs(good.find((micro(7, 2), micro(8, 1))).plan, plans[2])
+        # Replicas that meet take the newest, whatever its sizes: others may
+        # have chosen another step.
+        for meet, step in ((0, 1), (2, 2)):
+            good = LastGood()
+            for i, tokens in enumerate((10, 30, 20)):
+                one = pipeloom.Microbatch(
+                    (0,), 1.0, (pipeloom.SubMicrobatch(0, tokens=tokens),))
+                good.add(dataclasses.replace(plan_of(i, 0), microbatches=(one,),
+                                             replicas_that_meet=meet))
+            larger = pipeloom.Microbatch(
+                (0,), 1.0, (pipeloom.SubMicrobatch(0, tokens=25),))
+            self.assertEqual(good.find((larger,)).plan.step, step)
         self.assertNotEqual(structure_of((micro(7, 2), micro(8, 1))),
                             structure_of((micro(7, 1), micro(8, 2))))
 

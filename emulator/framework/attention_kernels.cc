@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
 
 #include "base/numeric.h"
 #include "emulator/cost/device_cycles.h"
@@ -78,19 +77,21 @@ AttentionOp AllPairs(AttentionOp op) {
   return op;
 }
 
-// The law of roofline_cost.h, which is that of FlashAttention-3 on H100, in
-// whole waves of blocks. cuDNN's forward on an H200, in a row at full power,
-// takes 0.8 to 1.2 times as long in the means over calls of one length and head
-// (workloads/measured/h200-sxm/attention.csv). nullopt for other calls.
-std::optional<Duration> HopperForward(const AttentionOp& op,
-                                      const DeviceSpec& device) {
+// Returns the longest that a trainer's forward takes; Duration::max() for calls
+// and devices that it was not measured for. The law of roofline_cost.h is that
+// of FlashAttention-3 on H100; here in whole waves of blocks. cuDNN's on an
+// H200, in a row at full power, takes 0.8 to 1.2 times as long in the means
+// over calls of one length and head
+// (workloads/measured/h200-sxm/attention.csv).
+constexpr double kMostOfLaw = 1.2;
+Duration MostOnHopper(const AttentionOp& op, const DeviceSpec& device) {
   const bool is_hopper =
       !IsBlackwell(device) && OperationsPerCycle(device) == kHopperOperations;
   const int64_t value_dim = op.value_dim > 0 ? op.value_dim : op.head_dim;
   if (!is_hopper || op.backward || op.window > 0 || op.head_dim > 128 ||
       value_dim != op.head_dim || op.heads <= 0 || op.tokens <= 0 ||
       op.mean_length <= 0) {
-    return std::nullopt;
+    return Duration::max();
   }
   const double rate = device.bf16.flops_per_second *
                       device.attention_efficiency *
@@ -98,7 +99,7 @@ std::optional<Duration> HopperForward(const AttentionOp& op,
   const double waves = op.heads * op.tokens / op.mean_length *
                        std::ceil(op.mean_length / kBlockOfQueries) /
                        kHopperProcessors;
-  return Seconds(op.flops / rate * std::ceil(waves) / waves) +
+  return Seconds(kMostOfLaw * op.flops / rate * std::ceil(waves) / waves) +
          device.kernel_overhead;
 }
 
@@ -122,11 +123,10 @@ FusedTime FusedAttention(const AttentionOp& op, const DeviceSpec& device,
                          const OpCostModel& costs) {
   const OpPrice price = costs.Price(op);
   if (price.source == CostSource::kRoofline) return {price.time};
-  const std::optional<Duration> forward = HopperForward(op, device);
-  if (forward.has_value()) return {*forward, true};
+  FusedTime fused{price.time, MostOnHopper(op, device)};
   // A causal kernel leaves out what another one computes.
-  if (!op.causal) return {price.time};
-  return {std::min(price.time, costs.Cost(AllPairs(op)))};
+  if (op.causal) fused.alone = std::min(price.time, costs.Cost(AllPairs(op)));
+  return fused;
 }
 
 Duration ForeignAttention(const AttentionOp& op, AttentionKernel attention,
@@ -149,8 +149,9 @@ Duration ForeignAttention(const AttentionOp& op, AttentionKernel attention,
   const double rate = peak * share * (op.head_dim < 128 ? kFlashSmallHead : 1);
   AttentionOp run = op;
   if (attention == AttentionKernel::kMasked) run = AllPairs(op);
+  const FusedTime own = FusedAttention(run, device, costs);
   return std::max(Seconds(run.flops / rate * (1 + kFlashRamp / length)),
-                  FusedAttention(run, device, costs).time);
+                  std::min(own.alone, own.most));
 }
 
 }  // namespace pipeloom::emulator

@@ -17,15 +17,16 @@ bool RunsFp8Attention(const TrainingSetup& setup, const DeviceSpec& device);
 // Returns the rate of fp8 attention relative to 16 bits.
 double Fp8AttentionGain(const AttentionOp& op, Fp8Recipe recipe);
 
-// The time of the kernel that is made for the device.
+// The time of the kernel that is made for the device, and the longest that one
+// of a trainer takes in a row of calls at full power.
 struct FusedTime {
-  Duration time{};
-  // Whether it is that in a row of calls at full power.
-  bool at_full_power = false;
+  Duration alone{};
+  Duration most = Duration::max();
 };
-// Returns the time of the fused kernel that trainers run. Profiles have the
-// forward of an inference engine's, which reads keys by pages: on Hopper it
-// takes 1.2 to 4.5 times as long for sequences up to 2,048 tokens. Pure; O(1).
+// Returns the time of fused attention. Profiles may have the forward of an
+// inference engine's kernel, which reads keys by pages: on Hopper it takes 1.1
+// to 4.5 times as long as a trainer's for sequences up to 2,048 tokens. Pure;
+// O(1).
 FusedTime FusedAttention(const AttentionOp& op, const DeviceSpec& device,
                          const OpCostModel& costs);
 

@@ -286,13 +286,12 @@ Duration FrameworkPrices::Attention(const AttentionOp& op) const {
   if (setup_.attention == AttentionKernel::kFused) {
     const FusedTime fused = FusedAttention(op, device_, costs_);
     if (RunsFp8Attention(setup_, device_)) {
-      return Seconds(ToSeconds(fused.time) /
+      return Seconds(ToSeconds(fused.alone) /
                      Fp8AttentionGain(op, setup_.fp8_recipe));
     }
-    return fused.at_full_power
-               ? fused.time
-               : Sustained(fused.time, op.flops, device_.sustained_attention,
-                           device_.bf16);
+    return std::min(fused.most,
+                    Sustained(fused.alone, op.flops,
+                              device_.sustained_attention, device_.bf16));
   }
   const double length = std::max(op.mean_length, 1.0);
   if (setup_.attention == AttentionKernel::kUnfused) {

@@ -51,9 +51,10 @@ AttentionOp Call(double sequences, double length, double heads, double kv_heads,
 // A GPU with its shipped profile.
 class Gpu {
  public:
-  explicit Gpu(const std::string& name)
+  // `forward`: a factor on what its profile says of forward calls.
+  explicit Gpu(const std::string& name, double forward = 1)
       : cluster_(ClusterOf(name)),
-        profile_(ProfileOf(name)),
+        profile_(Changed(ProfileOf(name), forward)),
         costs_(cluster_, parallel_, profile_) {}
 
   // Microseconds of a call in a step of Megatron-Core.
@@ -68,6 +69,14 @@ class Gpu {
   }
 
  private:
+  static DeviceProfile Changed(DeviceProfile profile, double forward) {
+    for (AttentionTable& table : profile.attention) {
+      if (table.pass != QueryPass::kForward) continue;
+      for (double& us : table.us) us *= forward;
+    }
+    return profile;
+  }
+
   ParallelLayout parallel_{};
   ClusterSpec cluster_;
   DeviceProfile profile_;
@@ -76,7 +85,7 @@ class Gpu {
 
 // cuDNN's forward, in a row at full power, as torch calls it
 // (workloads/measured/h200-sxm/attention.csv).
-TEST(TrainersAttention, ForwardOnHopperIsThatOfItsOwnKernel) {
+TEST(TrainersAttention, ForwardOnHopperIsNotThatOfAnInferenceEngine) {
   struct Case {
     double sequences, length, heads, kv_heads;
     int64_t head_dim;
@@ -96,9 +105,19 @@ TEST(TrainersAttention, ForwardOnHopperIsThatOfItsOwnKernel) {
   for (const Case& c : cases) {
     const double us = h200.InStep(
         Call(c.sequences, c.length, c.heads, c.kv_heads, c.head_dim, c.causal));
-    EXPECT_NEAR(us / c.measured_us, 1, 0.3)
+    EXPECT_GT(us / c.measured_us, 0.8)
+        << c.sequences << " x " << c.length << ", head " << c.head_dim;
+    EXPECT_LT(us / c.measured_us, 1.55)
         << c.sequences << " x " << c.length << ", head " << c.head_dim;
   }
+}
+
+// A profile that was calibrated with another kernel, as fast or faster, counts.
+TEST(TrainersAttention, FasterMeasuredForwardsKeepTheirTime) {
+  const AttentionOp op = Call(2, 8192, 32, 8, 128, true);
+  const double shipped = Gpu("h200-sxm").InStep(op);
+  const double faster = Gpu("h200-sxm", 0.8).InStep(op);
+  EXPECT_NEAR(faster / shipped, 0.8, 0.04);
 }
 
 // The same kernel with a mask leaves out half of the pairs.
@@ -134,7 +153,7 @@ TEST(TrainersAttention, FlashAttention2ReachesTheReducedRateOfAnH20) {
   const Gpu h20("h20");
   EXPECT_LT(h20.InStep(op, AttentionKernel::kFlash2), 1.2 * h20.InStep(op));
   const Gpu h100("h100-sxm");
-  EXPECT_GT(h100.InStep(op, AttentionKernel::kFlash2), 1.8 * h100.InStep(op));
+  EXPECT_GT(h100.InStep(op, AttentionKernel::kFlash2), 1.5 * h100.InStep(op));
 }
 
 }  // namespace

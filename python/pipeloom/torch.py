@@ -46,6 +46,7 @@ from pipeloom.execution.gradients import clip_grad_norm
 from pipeloom.execution.second_run import Habits
 from pipeloom.execution.step import Step, StepResult, WorkItem, equal_rows
 from pipeloom.execution.structure import PlanStructure
+from pipeloom.execution.watch import Watch
 from pipeloom.loss import LossOver, check_over
 from pipeloom.plan import Plan
 from pipeloom.torch_agreement import (Agreement, agreement, of_first_rank,
@@ -149,6 +150,7 @@ class Executor:
         self._check = check_agreement
         self._weights = WeightGradients()
         self._habits = Habits()
+        self._watch = Watch()
         # Reasons of a failed step that may not have arrived.
         self._undelivered: Any = None
 

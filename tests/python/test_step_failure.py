@@ -28,6 +28,7 @@ except ImportError:
     HAVE_GRPC = False
 
 if HAVE_TORCH and HAVE_GRPC:
+    from pipeloom.execution import watch
     from pipeloom.torch import (Executor, InvalidPlan, PlanMismatch,
                                 StepFailed)
     from test_torch import (WIDTH, build, free_port, loss_of, make_batch,
@@ -253,14 +254,27 @@ def gone(rank):
 
 
 def silent(rank):
-    """A rank that hangs is named after the group's timeout, on all ranks."""
+    """A rank that hangs is named after the group's timeout, on all ranks, and
+    before that in the log of those that wait."""
     world = World(rank)
+    lines = []
+
+    class Lines(logging.Handler):
+        def emit(self, record):
+            lines.append(record.getMessage())
+
+    logging.getLogger("pipeloom").setLevel(logging.WARNING)
+    logging.getLogger("pipeloom").addHandler(Lines())
+    watch.PATIENCE = 0.5
     if rank == 1:
         world.executor._on_task = lambda plan, t: (
             time.sleep(8) if t > 12 else None)
     error = world.raised(world.plan(0))
     assert isinstance(error, StepFailed), repr(error)
     assert rank == 1 or "from rank" in str(error) or "rank 1" in str(error)
+    early = [line for line in lines if "has lasted" in line]
+    assert early and f"rank {rank}, step" in early[0], lines
+    assert rank == 1 or "wait_recv of edge" in early[0], lines
     return "ok"
 
 

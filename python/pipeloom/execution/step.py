@@ -176,11 +176,14 @@ class Step:
         this rank's stages are raised once the other ranks know."""
         self.begin = time.perf_counter_ns()
         self.x._weights.begin_step()
-        at = 0
+        at, watch = 0, self.x._watch
+        watch.begin()
         try:
             for at, (op, arg) in enumerate(self.program):
+                watch.at = self.plan, self.x.rank, at
                 self._execute(op, arg)
             at = len(self.program)
+            watch.at = self.plan, self.x.rank, at
             self.transport.finish()
             if self.kept:
                 raise RuntimeError("the plan has no backward for tasks "
@@ -189,6 +192,8 @@ class Step:
                 self._all_have_come()
         except Exception as error:  # pylint: disable=broad-except
             self.fail(at, error)
+        finally:
+            watch.at = None
         self.result.seconds = (time.perf_counter_ns() - self.begin) / 1e9
         return self.result
 

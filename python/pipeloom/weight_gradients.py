@@ -8,8 +8,7 @@ layers
 - whose weight or bias is computed from other parameters (weight_norm, prune) or
   is a parameter of a module of another kind, too;
 - whose `forward` was replaced;
-- inside of modules that FSDP shards, that torch.compile compiles, or in which
-  DistributedDataParallel looks for unused parameters.
+- inside of modules that FSDP shards or torch.compile compiles.
 
 A stage may also use a layer's weight without the layer. The weight's hooks are
 then called twice for one forward, each time with a part of the gradient. A
@@ -101,10 +100,6 @@ def _is_whole(module: nn.Module) -> bool:
     names = [c.__name__ for c in type(module).__mro__]
     if any(name in names for name in _WHOLE):
         return True
-    if "DistributedDataParallel" in names and (
-            getattr(module, "find_unused_parameters", False) or
-            getattr(module, "static_graph", False)):
-        return True  # It would take the parameters for unused.
     return getattr(module, "_compiled_call_impl", None) is not None
 
 

@@ -365,31 +365,6 @@ class WeightGradientsTest(unittest.TestCase):
 
         self.check(pair, prepare)
 
-    def test_data_parallel_wrappers(self):
-        def gradients_of(split, options):
-            stage = stage_of(pair)
-            wrapper = nn.parallel.DistributedDataParallel(stage, **options)
-            reduced = []
-
-            def count(_, bucket):
-                reduced.append(bucket.buffer().numel())
-                future = torch.futures.Future()
-                future.set_result(2 * bucket.buffer())
-                return future
-
-            wrapper.register_comm_hook(None, count)
-            for _ in range(3):
-                run(wrapper, plan_of(split, "F0 B0 W0"))
-            return gradients(stage), reduced
-
-        for options in ({}, {"find_unused_parameters": True},
-                        {"static_graph": True}):
-            with self.subTest(options):
-                whole, calls = gradients_of(False, options)
-                split, split_calls = gradients_of(True, options)
-                self.assert_same(split, whole, 1e-6)
-                self.assertEqual(calls, split_calls)
-
     # -- Which gradients wait ------------------------------------------------
 
     def waiting(self, make, context=None):

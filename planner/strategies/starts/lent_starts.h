@@ -21,8 +21,10 @@ namespace pipeloom::planner {
 struct LentStart {
   int64_t time = kNoLimit;  // Step time, ns; kNoLimit: there is no order.
   RankOrders orders{};
-  size_t step = 0;      // Index of the lent step.
-  double patience = 0;  // ListPolicy::patience.
+  size_t step = 0;  // Index of the lent step.
+  // Of ListPolicy.
+  double patience = 0;
+  bool keeps_takers = false;
 };
 
 // The best starts, and what they cost.
@@ -31,17 +33,17 @@ struct LentStarts {
   int64_t evaluations = 0;          // List schedules.
 };
 
-// Makes one list schedule for each lent step, and two more, with other
-// patience, for the two best. `graph` has everything kept and the limits to
-// keep. Steps with whose choices some microbatch does not fit alone are left
-// out. Equal for any number of threads.
+// Makes one list schedule for each lent step, and three more for the two best:
+// with other patience, and one that takes memory in the lent order. `graph` has
+// everything kept and the limits to keep. Steps with whose choices some
+// microbatch does not fit alone are left out. Equal for any number of threads.
 absl::StatusOr<LentStarts> MakeLentStarts(const StageGraph& graph,
                                           const partition::StepMemory& memory,
                                           absl::Span<const LentStep> lent,
                                           int32_t threads);
 
-// Makes a start again for a graph with other limits: by the same step and
-// patience.
+// Makes a start again for a graph with other limits: by the same step, patience
+// and order of memory.
 absl::StatusOr<LentStart> LentStartWithin(const StageGraph& graph,
                                           const partition::StepMemory& memory,
                                           absl::Span<const LentStep> lent,

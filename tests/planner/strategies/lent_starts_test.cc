@@ -78,7 +78,7 @@ TEST(LentStartsTest, AStepLendsItselfItsPlan) {
     ASSERT_OK_AND_ASSIGN(const LentStarts made,
                          MakeLentStarts(step.graph, step.memory, lent, 1));
     ASSERT_EQ(made.starts.size(), 1);
-    EXPECT_EQ(made.evaluations, 3);
+    EXPECT_EQ(made.evaluations, 4);
     const Duration time = TimeOf(step, lent, made.starts[0]);
     EXPECT_EQ(time.count(), made.starts[0].time);
     EXPECT_LE(ToSeconds(time),

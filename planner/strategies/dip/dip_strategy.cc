@@ -195,6 +195,7 @@ class DipStrategy : public Strategy, public SearchesBySeed {
     const SegmentOrderResult best = SearchSegmentOrder(
         graph, flat, memory, units, seed, budget, {.search = options_.reorder});
     *evaluations = best.evaluations;
+    queue.set_reserve(best.reserve);
     queue.Run(SegmentPriorities(units, best.order));
     RankOrders orders = OrdersOf(flat, queue.sequence());
     if (memory == nullptr) return orders;

@@ -64,7 +64,7 @@ void DualQueue::Decide(Rank& rank, absl::Span<const int64_t> priority,
 int64_t DualQueue::Run(absl::Span<const int64_t> priority) {
   PIPELOOM_DCHECK(CanRun());
   const FlatGraph& g = *graph_;
-  guard_.Reset();
+  guard_.Reset({}, reserve_);
   sequence_.clear();
   for (Rank& rank : ranks_) {
     rank.queue[kForwards].clear();

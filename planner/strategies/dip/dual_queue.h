@@ -42,7 +42,12 @@ class DualQueue {
   // Returns whether one microbatch at a time fits; only then may Run be called.
   bool CanRun() const { return guard_.shortage().task < 0; }
   const MemoryShortage& shortage() const { return guard_.shortage(); }
+  // Returns whether any rank's limit can be reached.
+  bool MemoryBinds() const { return guard_.any_binds(); }
 
+  // Sets the share of what microbatches that have begun may still need that
+  // later runs keep free for them (MemoryGuard::Reset); 0 at first.
+  void set_reserve(double reserve) { reserve_ = reserve; }
   // Schedules all tasks and returns the step time in ns. `priority` is indexed
   // by task; the smallest goes first.
   int64_t Run(absl::Span<const int64_t> priority);
@@ -75,6 +80,7 @@ class DualQueue {
 
   const FlatGraph* graph_;
   MemoryGuard guard_;
+  double reserve_ = 0;
   std::vector<Rank> ranks_;
   std::vector<int32_t> missing_;  // Indexed by task: producers not placed yet.
   std::vector<int64_t> arrival_;

@@ -15,6 +15,9 @@ namespace pipeloom::planner {
 namespace {
 
 constexpr int32_t kTrees = 4;
+// Shares of memory that are tried as DualQueue's reserve. The paper has none;
+// the search that it is compared with tries the same ones.
+constexpr double kReserves[] = {0, 0.25, 0.5, 0.75, 1};
 // Evaluations of a tree between two looks at the common budget.
 constexpr int64_t kRound = 40;
 
@@ -109,16 +112,30 @@ SegmentOrderResult SearchSegmentOrder(const StageGraph& graph,
                                          random.Next(), budget, options));
   // Begins with the order of the batch.
   result.order = trees[0]->problem.Root().left;
-  result.step_time = trees[0]->evaluator.Evaluate(result.order);
-  result.evaluations = 1;
-  if (!options.search || budget.Exhausted(1)) return result;
+  result.step_time = kNoLimit;
+  SegmentOrderEvaluator& first = trees[0]->evaluator;
+  for (const double reserve : kReserves) {
+    if (result.evaluations > 0 &&
+        (!first.MemoryBinds() || budget.Exhausted(result.evaluations))) {
+      break;
+    }
+    first.set_reserve(reserve);
+    const int64_t time = first.Evaluate(result.order);
+    ++result.evaluations;
+    if (time >= result.step_time) continue;
+    result.step_time = time;
+    result.reserve = reserve;
+  }
+  if (!options.search || budget.Exhausted(result.evaluations)) return result;
   while (static_cast<int32_t>(trees.size()) < kTrees) {
     trees.push_back(std::make_unique<Tree>(graph, lean, memory, units,
                                            random.Next(), budget, options));
   }
+  for (const auto& tree : trees) tree->evaluator.set_reserve(result.reserve);
+  const int64_t begun = result.evaluations;
   while (true) {
     bool any_left = false;
-    int64_t done = 1;
+    int64_t done = begun;
     for (const auto& tree : trees) {
       done += tree->evaluations;
       any_left = any_left || !tree->exhausted;

@@ -61,6 +61,8 @@ class SegmentOrderEvaluator {
 
   bool CanRun() const { return queue_.CanRun(); }
   const MemoryShortage& shortage() const { return queue_.shortage(); }
+  bool MemoryBinds() const { return queue_.MemoryBinds(); }
+  void set_reserve(double reserve) { queue_.set_reserve(reserve); }
   // Returns the step time in ns; kNoLimit if no memory choice fits. If the time
   // is certain to be `give_up` or more, returns some lower bound of it that is.
   int64_t Evaluate(absl::Span<const int32_t> order, int64_t give_up = kNoLimit);
@@ -123,11 +125,13 @@ struct SegmentOrderOptions {
 // The best order found.
 struct SegmentOrderResult {
   std::vector<int32_t> order{};  // Units, first to last.
+  double reserve = 0;            // DualQueue::set_reserve.
   int64_t step_time = 0;         // In ns.
   int64_t evaluations = 0;
 };
 
-// Searches for the best order. `memory` is null if memory is not chosen. At
+// Searches for the best order, with the reserve that is best for the order of
+// the batch where memory binds. `memory` is null if memory is not chosen. At
 // least one evaluation is made. Equal seeds and evaluations give equal answers
 // for any number of threads. REQUIRES: evaluators of `lean` can run.
 SegmentOrderResult SearchSegmentOrder(const StageGraph& graph,

@@ -48,6 +48,7 @@ TEST(DualQueue, IsLegalAndNeverStuckHoweverTightTheMemory) {
     DualQueue queue(flat);
     ASSERT_TRUE(queue.CanRun());
     for (int i = 0; i < 3; ++i) {
+      queue.set_reserve(0.5 * i);
       const int64_t time = queue.Run(RandomPriorities(graph, random));
       ASSERT_OK_AND_ASSIGN(
           const Schedule schedule,
@@ -74,6 +75,7 @@ TEST(DualQueue, IsNeverStuckWhereAMicrobatchHasSeveralFirstTasks) {
     std::iota(priority.begin(), priority.end(), 0);
     for (int i = 0; i < 3; ++i) {
       random.Shuffle(absl::MakeSpan(priority));
+      queue.set_reserve(0.5 * i);
       queue.Run(priority);
       ASSERT_OK_AND_ASSIGN(
           const Schedule schedule,
@@ -173,6 +175,27 @@ TEST(Dip, SearchingOrdersNeverMakesItWorseAndThreadsDoNotMatter) {
     EXPECT_EQ(threads.schedule, searched.schedule);
     EXPECT_EQ(threads.evaluations, searched.evaluations);
   }
+}
+
+// It gets the same tool against ranks full of first chunks as the search that
+// it is compared with (ListPolicy::reserve).
+TEST(Dip, ReservesMemoryWhereThatShortensTheOrderOfTheBatch) {
+  const StageGraph graph =
+      testing::UniformGraph({.ranks = 8,
+                             .chunks = 4,
+                             .microbatches = 16,
+                             .backward = Microseconds(2000),
+                             .limit = Bytes(18000)});
+  ASSERT_OK_AND_ASSIGN(
+      const SearchResult one,
+      MakeDipInterleave()->MakeSchedule(graph, {}, 1, {.max_evaluations = 1}));
+  ASSERT_OK_AND_ASSIGN(
+      const SearchResult some,
+      MakeDipInterleave()->MakeSchedule(graph, {}, 1, {.max_evaluations = 9}));
+  EXPECT_EQ(one.evaluations, 1);
+  EXPECT_EQ(some.evaluations, 5);
+  EXPECT_LT(ToSeconds(some.schedule.step_time()),
+            0.95 * ToSeconds(one.schedule.step_time()));
 }
 
 absl::StatusOr<PlanResult> PlanSmallJob(const JobSpec& job, uint64_t seed,

@@ -180,6 +180,61 @@ double Unused(std::vector<std::pair<int64_t, int64_t>> steps, int64_t capacity,
                       static_cast<double>(until - since);
 }
 
+// Bytes that a rank's tasks take at one end of the step, or give back at the
+// other.
+struct End {
+  struct Piece {
+    int64_t duration = 0;
+    int64_t bytes = 0;
+  };
+  std::vector<std::pair<int64_t, int64_t>> steps{};  // Head or tail, bytes.
+  std::vector<Piece> pieces{};                       // One for each task.
+  int64_t for_good = 0;  // Bytes that are held at the very end.
+};
+
+// Returns bytes x time that cannot be used in the first `until` ns because the
+// rank runs one task at a time: by x ns after the first head, it has begun one
+// task, and others that take x ns at most. These take no more than the tasks
+// with the most bytes per time do, the last of them in part.
+double UnusedByPace(const End& end, int64_t capacity, int64_t until) {
+  if (end.pieces.empty()) return 0;
+  std::vector<End::Piece> pieces = end.pieces;
+  std::sort(pieces.begin(), pieces.end(), [](const auto& a, const auto& b) {
+    return static_cast<double>(a.bytes) * static_cast<double>(b.duration) >
+           static_cast<double>(b.bytes) * static_cast<double>(a.duration);
+  });
+  int64_t first = std::numeric_limits<int64_t>::max();
+  for (const auto& [at, bytes] : end.steps) first = std::min(first, at);
+  int64_t most = 0;
+  for (const End::Piece& piece : pieces) most = std::max(most, piece.bytes);
+  first = std::min(first, until);
+  double free = static_cast<double>(capacity - end.for_good);
+  double unused = free * static_cast<double>(first);
+  free -= static_cast<double>(most);
+  auto left = static_cast<double>(until - first);
+  for (const End::Piece& piece : pieces) {
+    if (free <= 0 || left <= 0) break;
+    const auto bytes = static_cast<double>(piece.bytes);
+    const auto duration = static_cast<double>(piece.duration);
+    // The part of the piece until memory is full or time is over.
+    const double part =
+        std::min({1.0, free / bytes, duration > 0 ? left / duration : 1.0});
+    unused += part * duration * (free - part * bytes / 2);
+    free -= part * bytes;
+    left -= part * duration;
+    if (part < 1) return unused;
+  }
+  return unused + std::max(0.0, free) * std::max(0.0, left);
+}
+
+// Returns what cannot be used at an end, by either reason.
+double UnusedAt(const End& end, int64_t capacity, int64_t until) {
+  auto steps = end.steps;
+  if (end.for_good > 0) steps.push_back({0, end.for_good});
+  return std::max(Unused(std::move(steps), capacity, until),
+                  UnusedByPace(end, capacity, until));
+}
+
 }  // namespace
 
 std::vector<int64_t> ChainsBetween(
@@ -257,11 +312,16 @@ int64_t AreaBound(const FlatGraph& g, absl::Span<const int64_t> head,
   for (const std::vector<int32_t>& tasks : components) {
     pairing.Add(tasks, &accounts);
   }
-  std::vector<std::vector<std::pair<int64_t, int64_t>>> first(taken.size());
-  std::vector<std::vector<std::pair<int64_t, int64_t>>> last(taken.size());
+  std::vector<End> first(taken.size());
+  std::vector<End> last(taken.size());
+  const auto add = [&](int32_t t, int64_t at, int64_t bytes, End* end) {
+    if (bytes <= 0) return;
+    end->steps.push_back({at, bytes});
+    end->pieces.push_back({g.duration[t], bytes});
+  };
   for (int32_t t = 0; t < g.num_tasks; ++t) {
-    if (g.alloc[t] > 0) first[g.rank[t]].push_back({head[t], g.alloc[t]});
-    if (g.free[t] > 0) last[g.rank[t]].push_back({tail[t], g.free[t]});
+    add(t, head[t], g.alloc[t], &first[g.rank[t]]);
+    add(t, tail[t], g.free[t], &last[g.rank[t]]);
   }
   int64_t bound = 0;
   for (int32_t r = 0; r < g.num_ranks; ++r) {
@@ -271,11 +331,11 @@ int64_t AreaBound(const FlatGraph& g, absl::Span<const int64_t> head,
     }
     // Bytes that are never given back are held at the end.
     int64_t left = taken[r];
-    for (const auto& [at, bytes] : last[r]) left -= bytes;
-    if (left > 0) last[r].push_back({0, left});
+    for (const auto& [at, bytes] : last[r].steps) left -= bytes;
+    last[r].for_good = std::max<int64_t>(0, left);
     // The two ends do not overlap in a step of at least `known`.
-    const double unused = Unused(std::move(first[r]), capacity, known / 2) +
-                          Unused(std::move(last[r]), capacity, known / 2);
+    const double unused = UnusedAt(first[r], capacity, known / 2) +
+                          UnusedAt(last[r], capacity, known / 2);
     const double time =
         (accounts[r].area + unused) / static_cast<double>(capacity);
     bound = std::max(bound,

@@ -4,8 +4,10 @@
 // earliest after the longest chain between the two. Per rank, the sum of bytes
 // x that time over all of them must fit under the limit:
 //   area <= limit x step time - what cannot be used at both ends,
-// as by x ns after the begin only tasks with head <= x have taken bytes, and in
-// the last y ns only bytes are held whose givers have tail < y. Which giver is
+// as by x ns after the begin only tasks with head <= x have taken bytes, and no
+// more of them than the rank can run by then, one at a time; and in the last y
+// ns only bytes are held whose givers have tail < y and can run by the end.
+// Which giver is
 // paired with which taker does not matter for the sum (bytes x ends given back
 // less bytes x starts), so they are paired nested, which has long chains.
 //

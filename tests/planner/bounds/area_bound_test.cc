@@ -75,13 +75,48 @@ TEST(AreaBoundTest, IsTheStepTimeOfMicrobatchesOneByOne) {
   }
 }
 
-// The header's example: 17 passes for each of 19 microbatches, and the last
-// rank's memory is empty for the first 7.
+// The header's example: 17 passes for each of 19 microbatches. The last rank's
+// memory is empty for the first 7, and it fills and empties at the pace of
+// passes, which takes 7 * 7 / 2 / 8 of it at either end: 6.125, rounded up.
 TEST(AreaBoundTest, CountsMemoryOfManyChunks) {
   const FlatGraph flat(Pipeline(8, 19, 4, /*split=*/true, 250, 8));
   const NamedBound bound = CheapLowerBound(flat);
   EXPECT_STREQ(bound.source, "area");
-  EXPECT_EQ(bound.time, Microseconds(250 * (17 * 19 + 7)).count());
+  EXPECT_EQ(bound.time, Microseconds(250 * (17 * 19 + 7 + 7)).count());
+}
+
+// One rank, whose microbatches wait 99 ms between a forward and a backward of
+// 10 ms each, with room for three: each holds a third of the memory for 119 ms,
+// and four take 159 ms of it. The second and third forward cannot begin before
+// 10 and 20 ms, nor can the first two of the last three backwards end later
+// than 20 and 10 ms before the end; but one task more is begun than the bound
+// counts as run, so it is less by the half of a step.
+TEST(AreaBoundTest, MemoryFillsAndEmptiesAtThePaceOfTasks) {
+  IdVector<TaskId, Task> tasks;
+  IdVector<EdgeId, Dependency> edges;
+  for (int32_t m = 0; m < 12; ++m) {
+    Task task{.rank = RankId(0),
+              .module = ModuleId(0),
+              .stage = StageId(0),
+              .microbatch = MicrobatchId(m),
+              .duration = Milliseconds(10),
+              .alloc = Bytes(1)};
+    const TaskId forward = tasks.push_back(task);
+    task.pass = Pass::kBackward;
+    task.alloc = Bytes(0);
+    task.free = Bytes(1);
+    const TaskId backward = tasks.push_back(task);
+    edges.push_back(
+        {.from = forward, .to = backward, .delay = Milliseconds(99)});
+  }
+  IdVector<RankId, RankSpec> ranks(1);
+  ranks[RankId(0)].memory.limit = Bytes(3);
+  const auto graph = StageGraph::Create("wait", std::move(ranks), {"model"},
+                                        std::move(tasks), std::move(edges));
+  ASSERT_THAT(graph, IsOk());
+  // 12 x 119 / 3 = 476 ms of full memory. In the first 20 ms 2 x 20 / 2 byte ms
+  // of it are not used, and as many in the last ones: 40 / 3 ms.
+  EXPECT_EQ(AreaOf(FlatGraph(*graph)), 489'333'333);
 }
 
 TEST(AreaBoundTest, IsNoneWhereNoLimitBindsOrBytesHaveNoPair) {

@@ -62,6 +62,24 @@ void Raise(NamedBound* bound, int64_t time, const char* source) {
   if (time > bound->time) *bound = {.time = time, .source = source};
 }
 
+// Returns the most bytes that each rank can hold: what it holds is always a
+// multiple of the common divisor of all that its tasks take and give back.
+std::vector<int64_t> UsableCapacity(const FlatGraph& g) {
+  std::vector<int64_t> divisor(static_cast<size_t>(g.num_ranks), 0);
+  for (int32_t t = 0; t < g.num_tasks; ++t) {
+    int64_t& of_rank = divisor[g.rank[t]];
+    of_rank = std::gcd(of_rank, std::gcd(g.alloc[t], g.free[t]));
+  }
+  std::vector<int64_t> capacity = g.capacity;
+  for (size_t r = 0; r < capacity.size(); ++r) {
+    if (capacity[r] <= 0 || capacity[r] >= kNoLimit || divisor[r] <= 1) {
+      continue;
+    }
+    capacity[r] -= capacity[r] % divisor[r];
+  }
+  return capacity;
+}
+
 // Computes the bounds; with no moments only chains and loads.
 NamedBound BoundOf(const FlatGraph& g, const HeadsAndTails& chains,
                    int32_t moments) {
@@ -82,9 +100,21 @@ NamedBound BoundOf(const FlatGraph& g, const HeadsAndTails& chains,
   Raise(&bound, OvertakingBound(g, chains.head, chains.tail), "overtaking");
   Raise(&bound, RampBound(g, chains.head, chains.tail, bound.time, moments),
         "ramp");
-  Raise(&bound, MemoryBound(g, chains.head, chains.tail, bound.time, moments),
-        "memory");
-  Raise(&bound, AreaBound(g, chains.head, chains.tail, bound.time), "area");
+  const auto with_memory = [&](const FlatGraph& graph) {
+    Raise(&bound,
+          MemoryBound(graph, chains.head, chains.tail, bound.time, moments),
+          "memory");
+    Raise(&bound, AreaBound(graph, chains.head, chains.tail, bound.time),
+          "area");
+  };
+  std::vector<int64_t> capacity = UsableCapacity(g);
+  if (capacity == g.capacity) {
+    with_memory(g);
+  } else {
+    FlatGraph usable = g;
+    usable.capacity = std::move(capacity);
+    with_memory(usable);
+  }
   return bound;
 }
 

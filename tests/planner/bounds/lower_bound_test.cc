@@ -84,6 +84,21 @@ TEST(LowerBoundTest, CountsTheEpilogueOfARank) {
   EXPECT_EQ(LowerBound(graph), before + Milliseconds(5));
 }
 
+// A part of an activation cannot be held.
+TEST(LowerBoundTest, ALimitBetweenTwoMultiplesOfWhatTasksTakeIsTheLowerOne) {
+  const auto bound = [](int64_t limit) {
+    return CheapLowerBound(FlatGraph(UniformGraph({.ranks = 8,
+                                                   .chunks = 4,
+                                                   .microbatches = 19,
+                                                   .vee = true,
+                                                   .split_backward = true,
+                                                   .limit = Bytes(limit)})));
+  };
+  EXPECT_STREQ(bound(8000).source, "area");
+  EXPECT_GT(bound(8000).time, bound(9000).time);
+  EXPECT_EQ(bound(8999).time, bound(8000).time);
+}
+
 TEST(LowerBoundTest, OfAnEmptyGraphIsZero) {
   EXPECT_EQ(LowerBound(StageGraph()), kZero);
 }

@@ -22,7 +22,7 @@ struct LentStart {
   int64_t time = kNoLimit;  // Step time, ns; kNoLimit: there is no order.
   RankOrders orders{};
   size_t step = 0;  // Index of the lent step.
-  // Of ListPolicy.
+  // See ListPolicy.
   double patience = 0;
   bool keeps_takers = false;
 };

@@ -51,7 +51,7 @@ class UsualPartitionTest : public ::testing::Test {
       const std::string& command, const std::vector<std::string>& more = {}) {
     std::vector<std::string> args = {
         command,          "llama3-8b", "--batch",    "text",
-        "--microbatches", "6",         "--replicas", "1",
+        "--microbatches", "8",         "--replicas", "1",
         "--evaluations",  "5",         "--threads",  "1",
         "--format",       "json"};
     args.insert(args.end(), more.begin(), more.end());
@@ -88,11 +88,11 @@ TEST_F(UsualPartitionTest, ItIsSearchedOnceAndKept) {
   // Commands that take the job plan with it too.
   const Outcome valid =
       Pipeloom({"validate", folder_ + "/p.pb", "--job", "llama3-8b", "--batch",
-                "text", "--microbatches", "6"});
+                "text", "--microbatches", "8"});
   EXPECT_EQ(valid.code, 0) << valid.out << valid.err;
   const Outcome other =
       Pipeloom({"validate", folder_ + "/p.pb", "--job", "llama3-8b", "--batch",
-                "text", "--microbatches", "6", "--partition", "rule"});
+                "text", "--microbatches", "8", "--partition", "rule"});
   EXPECT_EQ(other.code, 1) << other.out;
 }
 
@@ -109,7 +109,7 @@ TEST_F(UsualPartitionTest, ExplainTellsOfThePlanThatPlanMakes) {
         "--threads",     "1",
         "--evaluations", "5",
         "--format",      "json",
-        "--set",         "training.microbatches=6"};
+        "--set",         "training.microbatches=8"};
     args.insert(args.end(), more.begin(), more.end());
     const Outcome outcome = Pipeloom(args);
     EXPECT_EQ(outcome.code, 0) << outcome.err;
@@ -162,7 +162,7 @@ TEST_F(UsualPartitionTest, OtherStrategiesKeepTheirOwn) {
   EXPECT_THAT(plan.err, Not(HasSubstr("searched")));
   const Outcome table =
       Pipeloom({"compare", "llama3-8b", "--batch", "text", "--microbatches",
-                "6", "--replicas", "1", "--evaluations", "5", "--strategies",
+                "8", "--replicas", "1", "--evaluations", "5", "--strategies",
                 "dip,pipeloom"});
   ASSERT_EQ(table.code, 0) << table.err;
   EXPECT_THAT(table.out, HasSubstr("pipeloom on the partition that it "
@@ -221,7 +221,7 @@ TEST_F(UsualPartitionTest, CompareGoesOnFromTheSampleSteps) {
   const auto compare = [](const std::vector<std::string>& more) {
     std::vector<std::string> args = {"compare",        "llama3-8b",
                                      "--batch",        "text",
-                                     "--microbatches", "6",
+                                     "--microbatches", "8",
                                      "--replicas",     "1",
                                      "--deadline",     "20ms",
                                      "--threads",      "1",
@@ -331,7 +331,7 @@ TEST_F(UsualPartitionTest, AMuchFasterLayoutIsNamedWithItsCommand) {
               HasSubstr("`pipeloom partition llama3-8b --batch text "
                         "--set 'parallel.tp=2' --set 'parallel.dp=1' --set "
                         "'cluster.intra_node.bandwidth_bytes_per_second=2e9' "
-                        "--set 'training.microbatches=6' --layouts`"));
+                        "--set 'training.microbatches=8' --layouts`"));
   // Told once, with the search.
   const Outcome again = Pipeloom(Small("plan", slow));
   EXPECT_THAT(again.err, Not(HasSubstr("first look")));

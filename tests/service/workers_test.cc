@@ -16,7 +16,7 @@ v1::GetPlanResponse PlanBy(int32_t usual, int32_t own) {
   service::ServerOptions options = TestOptions();
   options.core.workers = usual;
   TestService service(std::move(options));
-  v1::OpenJobRequest request = SmallJobRequest(/*dp=*/1, /*evaluations=*/400);
+  v1::OpenJobRequest request = SmallJobRequest(/*dp=*/1, /*evaluations=*/60);
   request.set_job_id("job");
   request.mutable_job()->mutable_search()->set_workers(own);
   v1::OpenJobResponse opened;

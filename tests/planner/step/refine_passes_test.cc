@@ -87,7 +87,9 @@ TEST_P(RefinesInTimeTest, UnderADeadlineToo) {
   input.budget.expired = [&] { return (now += 0.002) >= 1; };
   ASSERT_OK_AND_ASSIGN(const PlanResult timed, PlanStep(prepared, input));
   EXPECT_GT(now, 0.9);
-  EXPECT_GT(WeightGradsOf(timed.plan), 0);
+  // Whole backwards may be as good.
+  EXPECT_TRUE(WeightGradsOf(timed.plan) > 0 ||
+              timed.predicted.step_time() <= counted.predicted.step_time());
   EXPECT_LT(ToSeconds(timed.predicted.step_time()),
             1.02 * ToSeconds(counted.predicted.step_time()));
 }

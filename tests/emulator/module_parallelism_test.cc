@@ -1,4 +1,5 @@
-// Modules with a tensor and context parallelism of their own in a rank.
+// Modules with a tensor and context parallelism of their own in a rank, and what
+// tensor-parallel GPUs of a rank send.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -259,6 +260,32 @@ TEST(ModuleParallelism, IsRefusedWhereCopiesDoNotFillTheRank) {
       FailsWith(kInvalid, HasSubstr("parallel.modules[1] names module \"m0\" "
                                     "a second time")));
   EXPECT_THAT(refused({{.module = "m0", .tp = 2, .cp = 1}}), IsOk());
+}
+
+TEST(SendsOfARank, WithoutSequenceParallelismAreWholeOutputs) {
+  JobSpec job = JobOf({Repeat(Llama3Block(), 4)}, {.tp = 4, .pp = 2});
+  const Bytes rows(1024 * Llama3Block().hidden * 2);
+  const auto sent = [&] {
+    return StageCostModel(job)
+        .Cost(StageOf(2), Sequences(1, 1024), true)
+        .output;
+  };
+  const auto time = [&] {
+    return StageCostModel(job).TransferTime(RankId(0), RankId(1), sent());
+  };
+  EXPECT_EQ(sent() * 4, rows);
+  const auto in_parts = time();
+  job.setup.sequence_parallel = false;
+  EXPECT_EQ(sent(), rows);
+  EXPECT_GT(time().occupancy, in_parts.occupancy);
+  // DeepSpeed's GPUs send a part each and gather it behind the wire.
+  job.setup.scattered_sends = true;
+  EXPECT_EQ(sent() * 4, rows);
+  EXPECT_EQ(time().occupancy, in_parts.occupancy);
+  EXPECT_GT(time().time, in_parts.time);
+  // With sequence parallelism there is nothing to gather.
+  job.setup.sequence_parallel = true;
+  EXPECT_EQ(time().time, in_parts.time);
 }
 
 }  // namespace

@@ -159,32 +159,6 @@ TEST(StageCost, AnFp32LossHolds12BytesALogit) {
             Bytes(10 * logits));
 }
 
-TEST(StageCost, WithoutSequenceParallelismEachGpuSendsAllRows) {
-  JobSpec job = JobOf({Repeat(Llama3Block(), 4)}, {.tp = 4, .pp = 2});
-  const Bytes rows(1024 * Llama3Block().hidden * 2);
-  const auto sent = [&] {
-    return StageCostModel(job)
-        .Cost(StageOf(2), Sequences(1, 1024), true)
-        .output;
-  };
-  const auto time = [&] {
-    return StageCostModel(job).TransferTime(RankId(0), RankId(1), sent());
-  };
-  EXPECT_EQ(sent() * 4, rows);
-  const auto in_parts = time();
-  job.setup.sequence_parallel = false;
-  EXPECT_EQ(sent(), rows);
-  EXPECT_GT(time().occupancy, in_parts.occupancy);
-  // DeepSpeed's GPUs send a part each and gather it behind the wire.
-  job.setup.scattered_sends = true;
-  EXPECT_EQ(sent() * 4, rows);
-  EXPECT_EQ(time().occupancy, in_parts.occupancy);
-  EXPECT_GT(time().time, in_parts.time);
-  // With sequence parallelism there is nothing to gather.
-  job.setup.sequence_parallel = true;
-  EXPECT_EQ(time().time, in_parts.time);
-}
-
 TEST(StageCost, GatheredInAPipelineWeightsAndGradientsAreWhole) {
   const int64_t n = 4 * Parameters(Llama3Block());
   const auto memory = [&](int32_t pp) {

@@ -1,5 +1,5 @@
-// Modules with a tensor and context parallelism of their own in a rank, and what
-// tensor-parallel GPUs of a rank send.
+// Modules with a tensor and context parallelism of their own in a rank, and
+// what tensor-parallel GPUs of a rank send.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -263,7 +263,8 @@ TEST(ModuleParallelism, IsRefusedWhereCopiesDoNotFillTheRank) {
 }
 
 TEST(SendsOfARank, WithoutSequenceParallelismAreWholeOutputs) {
-  JobSpec job = JobOf({Repeat(Llama3Block(), 4)}, {.tp = 4, .pp = 2});
+  JobSpec job =
+      JobOf({std::vector<LayerSpec>(4, Llama3Block())}, {.tp = 4, .pp = 2});
   const Bytes rows(1024 * Llama3Block().hidden * 2);
   const auto sent = [&] {
     return StageCostModel(job)

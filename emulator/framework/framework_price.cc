@@ -393,7 +393,7 @@ KernelTraffic FrameworkPrices::ConvolutionTraffic() const {
     return traffic;
   }
   const double tokens = Real(LayerTokens(layer_, shape_)) /
-                        (int64_t{parallel_.tp} * parallel_.cp);
+                        Real(int64_t{parallel_.tp} * parallel_.cp);
   for (const ConvolutionSpec& c : layer_.convolutions) {
     const double positions = tokens * c.scale * c.scale;
     const double in = positions * Real(c.in);

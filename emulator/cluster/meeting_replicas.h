@@ -1,9 +1,8 @@
-// Replicas that wait for each other within passes. Replicas over which the
-// experts of a layer are spread do so in each dispatch and combine of tokens,
-// replicas that share weights by ZeRO-3 in each gather of weights, those that
-// share gradients by ZeRO-2 in each reduction. Their ranks have to run passes
-// of such modules in one order (planner/job/common_order.h), and no pass ends
-// before that of the slowest replica.
+// Replicas that wait for each other within passes. If the experts of a layer
+// are spread over replicas, these wait in each dispatch and combine of tokens;
+// with ZeRO-3 all wait in each gather of weights, with ZeRO-2 in each reduction
+// of gradients. Such passes have to run in one order on all of these replicas
+// (planner/job/common_order.h), and a pass ends when it has on the slowest.
 #ifndef PIPELOOM_EMULATOR_CLUSTER_MEETING_REPLICAS_H_
 #define PIPELOOM_EMULATOR_CLUSTER_MEETING_REPLICAS_H_
 

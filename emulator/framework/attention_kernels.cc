@@ -77,12 +77,12 @@ AttentionOp AllPairs(AttentionOp op) {
   return op;
 }
 
-// Returns the longest that a trainer's forward takes; Duration::max() for calls
-// and devices that it was not measured for. The law of roofline_cost.h is that
-// of FlashAttention-3 on H100; here in whole waves of blocks. cuDNN's on an
-// H200, in a row at full power, takes 0.8 to 1.2 times as long in the means
-// over calls of one length and head
-// (workloads/measured/h200-sxm/attention.csv).
+// Returns an upper limit of the time of a trainer's forward; Duration::max()
+// for calls and devices without measurements. The limit is kMostOfLaw times the
+// time by roofline_cost.h, which describes FlashAttention-3 on an H100, with
+// the number of blocks rounded up to whole waves. Measured times of cuDNN on an
+// H200 at full power (workloads/measured/h200-sxm/attention.csv) are 0.8 to 1.2
+// times that, as means over calls with the same length and head dimension.
 constexpr double kMostOfLaw = 1.2;
 Duration MostOnHopper(const AttentionOp& op, const DeviceSpec& device) {
   const bool is_hopper =

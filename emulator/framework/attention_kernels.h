@@ -17,8 +17,8 @@ bool RunsFp8Attention(const TrainingSetup& setup, const DeviceSpec& device);
 // Returns the rate of fp8 attention relative to 16 bits.
 double Fp8AttentionGain(const AttentionOp& op, Fp8Recipe recipe);
 
-// The time of the kernel that is made for the device, and the longest that one
-// of a trainer takes in a row of calls at full power.
+// The time of the kernel that is made for the device, and an upper limit of the
+// time of a trainer's kernel when it runs again and again at full power.
 struct FusedTime {
   Duration alone{};
   Duration most = Duration::max();

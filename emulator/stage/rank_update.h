@@ -70,9 +70,10 @@ using PartSpans = std::vector<PassSpan>;
 int64_t ReducedAt(const RankUpdate& update,
                   absl::Span<const PartSpans* const> last);
 
-// Returns how long a rank waits for weights that are gathered from 0 on, those
-// of the first part first: bucket k of n is needed at (k - 1)/n of the part's
-// first forward on any replica. The same requirement and cost.
+// Returns how long a rank waits for weights, whose gathers begin at time 0 and
+// run part after part in the order of `parts`. A part's first forward on any
+// replica needs bucket k of its n buckets when (k - 1)/n of it is done. The
+// same requirement and cost.
 int64_t WaitForWeights(const RankUpdate& update,
                        absl::Span<const PartSpans* const> first);
 

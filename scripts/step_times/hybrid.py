@@ -76,7 +76,7 @@ def cards(row):
         sequence -= text
         if row["layout"].startswith("layers "):
             # Attention and feed-forward are one layer. The last stage also has
-            # what predicts a further token: an input, a layer and a head.
+            # the multi-token prediction module: input, layer and loss head.
             *first, last = row["layout"].split()[1].split(",")
             layout["stages"] = "+".join([*first, str(int(last) + 3)])
     else:

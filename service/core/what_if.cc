@@ -194,9 +194,9 @@ absl::StatusOr<Duration> TimeTogether(
   if (!step.different.has_value()) return step.step_time;
   return absl::FailedPreconditionError(absl::StrFormat(
       "%d replicas meet within passes (parallel.ep over replicas, ZeRO-2 or "
-      "-3), "
-      "and their plans have other passes on rank %d, so that they cannot run "
-      "together: each takes the same modules in its microbatches",
+      "-3), and their plans differ in the passes of rank %d, so that they "
+      "cannot run together: give all replicas the same modules in each "
+      "microbatch",
       meet, step.different->value()));
 }
 

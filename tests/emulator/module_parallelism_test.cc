@@ -1,5 +1,5 @@
-// Modules with a tensor and context parallelism of their own in a rank, and
-// what tensor-parallel GPUs of a rank send.
+// Modules with a tensor and context parallelism of their own in a rank. Sizes
+// and times of the tensors that a rank's GPUs send to the next stage.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -199,9 +199,9 @@ class Pipeline:
                     for place in tied)
             return
         world = global_ranks(self._group, size)
-        # With torch that lets members make a group by themselves, others make
-        # one of their own: all ranks have then made as many, on which the names
-        # of later groups depend.
+        # Newer torch lets the members of a group make it without the others.
+        # The names of later groups count the groups that a rank has made, so a
+        # rank that is no member makes a group of itself.
         alone = has_local_groups() and self.rank not in ends
         made = new_group([world[self.rank]] if alone else
                          [world[r] for r in ends])

@@ -114,8 +114,9 @@ TEST(AreaBoundTest, MemoryFillsAndEmptiesAtThePaceOfTasks) {
   const auto graph = StageGraph::Create("wait", std::move(ranks), {"model"},
                                         std::move(tasks), std::move(edges));
   ASSERT_THAT(graph, IsOk());
-  // 12 x 119 / 3 = 476 ms of full memory. In the first 20 ms 2 x 20 / 2 byte ms
-  // of it are not used, and as many in the last ones: 40 / 3 ms.
+  // 12 x 119 / 3 = 476 ms of full memory. In the first 20 ms memory fills,
+  // which leaves 2 bytes x 20 ms / 2 unused, and as much in the last 20 ms:
+  // 40 byte ms of 3 bytes are 40 / 3 ms.
   EXPECT_EQ(AreaOf(FlatGraph(*graph)), 489'333'333);
 }
 

@@ -41,6 +41,7 @@ from torch import nn
 
 from pipeloom.agreement import identity_of
 from pipeloom.check import InvalidPlan, check_plan
+from pipeloom.execution.evaluation import forwards_of
 from pipeloom.execution.failure import StepFailed
 from pipeloom.execution.gradients import clip_grad_norm
 from pipeloom.execution.second_run import Habits
@@ -164,11 +165,30 @@ class Executor:
         on the others of the pipeline, whose gradients then have parts of the
         step; the next step may follow. Other replicas know nothing of it.
         StepFailed, too: a rank is gone, or silent for the group's timeout."""
+        return self._run(plan, batch, trains=True)
+
+    def evaluate(self, plan: Plan, batch: Any = None) -> StepResult:
+        """Runs the forwards of a plan alone, for the loss of samples that are
+        not trained. Neither gradients nor the optimizer change, and no
+        activation is kept; the result has the losses weighed as in run().
+        Modules are called as they are: switch them to evaluation with
+        module.eval() before, and back after. A plan for other samples than
+        those of a step is made by static_plan or asked of the planner. Errors
+        are those of run()."""
+        return self._run(plan, batch, trains=False)
+
+    def _run(self, plan: Plan, batch: Any, trains: bool) -> StepResult:
         error: Optional[Exception] = None
         step = None
         try:
             check_plan(plan, (self.rank,))
-            step = Step(self, plan, batch)
+            step = Step(self, plan if trains else forwards_of(plan), batch,
+                        trains)
+            if trains and not torch.is_grad_enabled():
+                raise RuntimeError(
+                    "run() is called without gradients (torch.no_grad() or "
+                    "inference_mode()), which a step of training needs: call "
+                    "evaluate() for the loss alone")
             step.prepare()
         except Exception as caught:  # pylint: disable=broad-except
             error = caught

@@ -122,10 +122,13 @@ def equal_rows(output: torch.Tensor, part: int, parts: int) -> torch.Tensor:
 
 
 class Step:
-    """The execution of a plan by one rank."""
+    """The execution of a plan by one rank. `trains`: stages with trained
+    parameters must have backwards."""
 
-    def __init__(self, executor: "Executor", plan: Plan, batch: Any) -> None:
+    def __init__(self, executor: "Executor", plan: Plan, batch: Any,
+                 trains: bool = True) -> None:
         self.x = executor
+        self.trains = trains
         self.plan = plan
         self.program = plan.programs[executor.rank]
         self.batch = batch
@@ -162,8 +165,9 @@ class Step:
                     f"rank {self.x.rank}, task {t}: it is of stage "
                     f"{task.stage}; this rank's stages are {sorted(stages)}")
             place = task.stage, task.microbatch, task.sub
-            if task.kind == "F" and place not in trained and any(
-                    p.requires_grad for p in stages[task.stage].parameters()):
+            if self.trains and task.kind == "F" and place not in trained and \
+                    any(p.requires_grad
+                        for p in stages[task.stage].parameters()):
                 raise InvalidPlan(
                     f"the plan has no backward for stage {task.stage} of "
                     f"{plan.module_names[task.module]}, whose parameters "

@@ -104,7 +104,8 @@ class Executor:
     runs again, its backward needs as much memory at once as if all were kept,
     which is more than the plan accounts for. What runs again finds random
     numbers and buffers as they were, and counts in buffers (batch norm) once;
-    it must not change the batch in place. loss_fn may run again, too.
+    it must not change the batch in place, which is an error where it is seen.
+    loss_fn may run again, too.
     """
 
     def __init__(self, stages: Mapping[int, nn.Module], *, rank: int,

@@ -134,6 +134,28 @@ if HAVE_TORCH:
             return self.linear(x if self.calls == 1 else x.mul_(2.0).clone())
 
 
+    class ChangesBatch(Layer):
+        """Adds to a tensor of the batch, in a class of the trainer's own."""
+
+        def work(self, x):
+            return self.linear(x)
+
+        def forward(self, x, item):
+            item.batch.noise["all"][item.microbatch].add_(0.5)
+            return self.linear(x + item.batch.noise["all"][item.microbatch])
+
+
+class Batch:
+    """A batch as data loaders make them; the data of a microbatch by index."""
+
+    def __init__(self, inputs):
+        self.inputs = inputs
+        self.noise = {"all": torch.zeros(MICROBATCHES, WIDTH)}
+
+    def __getitem__(self, microbatch):
+        return self.inputs[microbatch]
+
+
 def plan_of(way):
     """One stage of two layers, after one that is not run again."""
     graph = sp.build_graph(
@@ -158,7 +180,7 @@ def plan_of(way):
         periods={t: 2 for t in forwards if way == "two layers"})
 
 
-def run(layer, way, steps=2):
+def run(layer, way, steps=2, loss_fn=None):
     """Returns gradients and buffers after some steps."""
     torch.manual_seed(0)
     first = Layer()
@@ -179,11 +201,12 @@ def run(layer, way, steps=2):
 
     executor = Executor(
         {0: first, 1: Stage() if way == "whole stage" else layers}, rank=0,
-        loss_fn=lambda y, item: functional.mse_loss(y, torch.ones_like(y)))
+        loss_fn=loss_fn or (lambda y, item: functional.mse_loss(
+            y, torch.ones_like(y))))
     generator = torch.Generator().manual_seed(1)
     for _ in range(steps):
-        executor.run(plan_of(way), torch.randn(
-            MICROBATCHES, 5, WIDTH, generator=generator))
+        executor.run(plan_of(way), Batch(torch.randn(
+            MICROBATCHES, 5, WIDTH, generator=generator)))
     return ([p.grad for p in first.parameters()] +
             [torch.zeros(1) if p.grad is None else p.grad
              for p in layers.parameters()] +
@@ -219,6 +242,29 @@ class SecondRunTest(unittest.TestCase):
             run(ReusesInput, "norms")
         with self.assertRaisesRegex(RuntimeError, "x = x.clone"):
             run(SometimesChangesInput, "whole stage")
+
+    def test_a_batch_that_is_changed_in_place_is_an_error(self):
+        def changes(y, item):
+            item.batch.noise["all"] += 1.0
+            return (y - item.batch.noise["all"][item.microbatch]).sum()
+
+        for way in WAYS + ("keep",):
+            twice = way in ("whole stage", "layers", "two layers", "norms")
+            with self.subTest(way=way):
+                if twice:
+                    with self.assertRaisesRegex(
+                            RuntimeError, r"the batch in place \(torch.float32, "
+                            r"shape \[4, 8\]\)"):
+                        run(ChangesBatch, way)
+                else:  # It runs once, so that nothing is wrong.
+                    run(ChangesBatch, way)
+            # The loss of layers that run again runs once.
+            with self.subTest(way=way, what="loss_fn"):
+                if way == "whole stage":
+                    with self.assertRaisesRegex(RuntimeError, "loss_fn"):
+                        run(BatchNorm, way, loss_fn=changes)
+                else:
+                    run(BatchNorm, way, loss_fn=changes)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@ A second run must leave no trace either: batch norm counts a batch once, however
 often a plan runs it.
 """
 import contextlib
-from typing import (Any, Dict, Iterator, List, NamedTuple, Optional, Sequence,
-                    Tuple)
+from typing import (Any, Dict, Iterator, List, Mapping, NamedTuple, Optional,
+                    Sequence, Set, Tuple)
 
 import torch
 from torch import nn
@@ -53,6 +53,8 @@ class Habits:
         self._buffers: Dict[Any, List[_Place]] = {}
         # Whether a module changes its inputs; absent: not known.
         self._inputs: Dict[Any, bool] = {}
+        # Those that were seen to leave the batch as it is.
+        self._leave_batch: Set[Any] = set()
 
     def buffers(self, module: nn.Module,
                 part: Any) -> Tuple[List[_Place], Any]:
@@ -81,15 +83,38 @@ class Habits:
         self._inputs.setdefault(key, changes)
 
 
+    @contextlib.contextmanager
+    def leaving_batch(self, key: Any, batch: Any) -> Iterator[None]:
+        """A context around the first run of what `key` names. RuntimeError: it
+        has changed a tensor of the batch in place, so that its second run would
+        begin with other values. Later runs of the same key are not looked
+        at."""
+        if batch is None or key in self._leave_batch:
+            yield
+            return
+        before = [(t, t._version) for t in _tensors_within(batch)
+                  if not t.is_inference()]
+        yield
+        for t, version in before:
+            if t._version != version:
+                raise RuntimeError(
+                    "a stage or loss_fn that runs again for its backward has "
+                    f"changed a tensor of the batch in place ({t.dtype}, shape "
+                    f"{list(t.shape)}), so that its second run would begin with "
+                    "other values: change a copy (x = x.clone())")
+        self._leave_batch.add(key)
+
+
 class TwoRuns:
     """The first and the second run of some modules, one after another, on one
-    input; or of a part of their forwards."""
+    input; or of a part of their forwards. `batch`: that they may read, too."""
 
     def __init__(self, habits: Habits, modules: Sequence[nn.Module],
-                 part: Any = None) -> None:
+                 part: Any = None, batch: Any = None) -> None:
         self._habits = habits
         self._modules = tuple(modules)
         self._part = part
+        self._batch = batch
         self._before: Dict[_Place, _Value] = {}
         self._is_first = True
 
@@ -119,7 +144,11 @@ class TwoRuns:
         for module in self._modules:
             places, key = self._habits.buffers(module, self._part)
             watched.append((key, {p: _value(p) for p in places}))
-        yield
+        training = tuple(m.training for module in self._modules
+                         for m in module.modules())
+        with self._habits.leaving_batch((self._modules[:1], training),
+                                        self._batch):
+            yield
         for key, values in watched:
             if key is not None:
                 values = {p: v for p, v in values.items() if _changed(p, v)}
@@ -147,6 +176,24 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, (list, tuple)):
         for part in value:
             yield from _tensors(part)
+
+
+def _tensors_within(batch: Any, depth: int = 6) -> Iterator[torch.Tensor]:
+    """Yields the tensors of a batch of any class, without those of modules that
+    it may have."""
+    if isinstance(batch, torch.Tensor):
+        yield batch
+    elif isinstance(batch, nn.Module) or depth == 0:
+        return
+    elif isinstance(batch, Mapping):
+        for part in batch.values():
+            yield from _tensors_within(part, depth - 1)
+    elif isinstance(batch, (list, tuple)):
+        for part in batch:
+            yield from _tensors_within(part, depth - 1)
+    elif hasattr(batch, "__dict__") and not callable(batch):
+        for part in list(vars(batch).values()):
+            yield from _tensors_within(part, depth - 1)
 
 
 def _copy(value: Any) -> Any:

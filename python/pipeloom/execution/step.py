@@ -369,7 +369,8 @@ class Step:
         elif again and not by_layer:
             kept.rng = rng_state(self.x.device)
             kept.runs = TwoRuns(self.x._habits,
-                                (self.x.stages[plan.tasks[t].stage],))
+                                (self.x.stages[plan.tasks[t].stage],),
+                                batch=self.batch)
             kept.inputs = dict(inputs)
             with _no_graph():
                 self._call(t, kept, inputs)
@@ -447,7 +448,9 @@ class Step:
                 kept.outputs[e] = (output if len(parts) == 1 else
                                    self.x._split_fn(output, i, len(parts)))
         if self._has_loss(task, edges):
-            kept.loss = self.x._loss_fn(output, kept.item)
+            with (contextlib.nullcontext() if kept.runs is None else
+                  self.x._habits.leaving_batch("loss_fn", self.batch)):
+                kept.loss = self.x._loss_fn(output, kept.item)
             if kept.loss is not None and not (
                     isinstance(kept.loss, torch.Tensor) and
                     kept.loss.numel() == 1):
@@ -487,7 +490,8 @@ class Step:
                 span = layers[at:end]
 
                 def run(value: Any, its: Any = span,
-                        runs: Any = TwoRuns(self.x._habits, span)) -> Any:
+                        runs: Any = TwoRuns(self.x._habits, span,
+                                            batch=self.batch)) -> Any:
                     with runs.run(value) as given:
                         value = given.pop()
                         for layer in its:

@@ -365,6 +365,26 @@ class Pipeline:
             self._reduce()
         return result
 
+    def evaluate(self, plan: Plan, samples: Sequence[Sample], *,
+                 terms: int = 0) -> StepResult:
+        """Returns the mean loss of samples that are not trained, as step()
+        does, by the forwards of a plan such as static_plan. No gradient and no
+        parameter changes. Switch dropout off with train(False) before, and on
+        after. All ranks, of all replicas, must call it."""
+        replicas = self._replicas
+        if replicas is None:
+            self._check_step(plan, samples)
+            plan = weigh(self.family, plan, samples, terms)
+            return self._executor.evaluate(
+                plan, StepBatch(self.family, plan, samples))
+        plan = self._weighed_alike(replicas, plan, samples, terms)
+        replicas.gather()
+        try:
+            return self._executor.evaluate(
+                plan, StepBatch(self.family, plan, samples))
+        finally:
+            replicas.divide_again()
+
     def _check_step(self, plan: Plan, samples: Sequence[Sample]) -> None:
         self._check(plan)
         check_samples(self.family, plan, samples)

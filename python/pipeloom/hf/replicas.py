@@ -136,6 +136,20 @@ class Replicas:
         if not self.shard:
             return
         self.by_pass = self.shard == "pass" and self._same_passes(plan, rank)
+        self._prepare()
+
+    def gather(self) -> None:
+        """Gathers divided parameters for forwards without backwards."""
+        if self.shard:
+            self.by_pass = False
+            self._prepare()
+
+    def divide_again(self) -> None:
+        """Ends what gather() began."""
+        for layer in self._layers:
+            layer.reshard()
+
+    def _prepare(self) -> None:
         for layer in self._layers:
             layer.set_requires_gradient_sync(False)
             layer.set_is_last_backward(False)

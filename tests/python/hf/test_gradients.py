@@ -92,6 +92,35 @@ def accumulate(rank, tied):
     return worst(pipe, one), error
 
 
+def evaluate(rank, tied):
+    """Evaluations between steps: their losses and those of one process, and how
+    far the gradients of the step before and the next are off."""
+    pipe, one = make(rank, tied)
+    draw = random.Random(9)
+    result = []
+    for _ in range(2):
+        samples, held_out = (test_split.samples_of(draw) for _ in range(2))
+        step(pipe, samples)
+        backward(one, samples, count(samples))
+        before = [p.grad.clone() for p in pipe.parameters()]
+        micro = pipe.microbatches(held_out, [0, 0, 1, 1, 2, 2])
+        pipe.train(False)
+        loss = pipe.evaluate(pipe.static_plan(7, micro), held_out).loss
+        pipe.train()
+        with torch.no_grad():
+            expected = 0.0
+            for m in range(3):
+                pair = held_out[2 * m:2 * m + 2]
+                ids = torch.cat([s["ids"] for s in pair])
+                pixels = [s["pixels"] for s in pair if "pixels" in s]
+                expected += float(nn.functional.cross_entropy(
+                    one(ids, torch.cat(pixels) if pixels else None), ids,
+                    reduction="sum")) / count(held_out)
+        result.append((loss, expected, worst(pipe, one), all(
+            torch.equal(a, p.grad) for a, p in zip(before, pipe.parameters()))))
+    return result
+
+
 def decay_of_frozen(rank, _):
     """A frozen shared weight has no gradient that an optimizer would take."""
     pipe, _ = make(rank, True, "embed")
@@ -139,6 +168,15 @@ class GradientsTest(unittest.TestCase):
                 self.assertLess(off, 1e-6)
                 self.assertRegex(error, "terms is 3, but the samples of this "
                                  r"call alone have \d+ labels")
+
+    def test_an_evaluation_has_the_loss_and_leaves_no_gradient(self):
+        for tied in (False, True):
+            for first, second in zip(*on_two(evaluate, tied)):
+                self.assertEqual(first[0], 0.0)  # The head is on the second.
+                self.assertAlmostEqual(second[0], second[1], places=5)
+                for _, _, off, same in (first, second):
+                    self.assertLess(off, 1e-6)
+                    self.assertTrue(same)
 
     def test_a_frozen_shared_weight_stays(self):
         self.assertEqual(on_two(decay_of_frozen, 0), [[True, True]] * 2)

@@ -83,7 +83,8 @@ def backward(one, every, terms, same=True):
             loss = nn.functional.cross_entropy(
                 one(ids, torch.cat(pixels) if pixels else None), ids,
                 reduction="sum") / terms
-            loss.backward()
+            if loss.requires_grad:
+                loss.backward()
             total += float(loss.detach())
     return total
 
@@ -134,9 +135,18 @@ def compare(_, ranks, shard, options):
     return result, passes
 
 
+def evaluate(place, pipe, one, every):
+    """Returns how far the loss of all replicas' samples is off."""
+    own = every[place.replica]
+    loss = torch.tensor([pipe.evaluate(plan_of(pipe, own), own).loss])
+    torch.distributed.all_reduce(loss)
+    with torch.no_grad():
+        return abs(float(loss) / backward(one, every, count(every)) - 1)
+
+
 def accumulate(_, shard, tied):
     """Two calls before the optimizer steps, with the labels of both and of both
-    replicas; then an optimizer's steps."""
+    replicas, and an evaluation between them; then an optimizer's steps."""
     place, pipe, one = make(2, shard, tied)
     optimizers = [torch.optim.AdamW(list(m.parameters()), lr=0.01)
                   for m in (pipe, one)]
@@ -148,6 +158,8 @@ def accumulate(_, shard, tied):
             pipe.step(plan_of(pipe, every[place.replica]),
                       every[place.replica], terms=terms)
             backward(one, every, terms)
+            result.append(evaluate(place, pipe, one,
+                                   samples_of(draw, 2, (1,))))
         result.append(worst(pipe, one))
         for optimizer in optimizers:
             optimizer.step()

@@ -42,7 +42,7 @@ from torch import nn
 from pipeloom.agreement import identity_of
 from pipeloom.check import InvalidPlan, check_plan
 from pipeloom.execution.evaluation import forwards_of
-from pipeloom.execution.failure import StepFailed
+from pipeloom.execution.failure import StepFailed, first_failed
 from pipeloom.execution.gradients import clip_grad_norm
 from pipeloom.execution.second_run import Habits
 from pipeloom.execution.step import Step, StepResult, WorkItem, equal_rows
@@ -76,6 +76,12 @@ class Executor:
                name of the module. Weights that are the trainer's own are kept
                (PlanProvider.expect with microbatch_of)
     group      the pipeline's processes, in the order of ranks; None: all
+    replicas   the group of the processes with this rank in all replicas of the
+               pipeline: a step that fails in one replica then fails in all,
+               instead of leaving the others in reduce_fn to wait for it (an
+               error within reduce_fn comes too late for those that wait in its
+               collective calls). All replicas make the same calls of run and
+               evaluate
     shape_of   (plan, edge) -> (shape, dtype) of the tensor that crosses;
                without it every tensor is announced by a header of 72 bytes, and
                a sent tensor stays in memory until its receiver has sent one
@@ -111,7 +117,7 @@ class Executor:
     def __init__(self, stages: Mapping[int, nn.Module], *, rank: int,
                  loss_fn: Callable[[torch.Tensor, WorkItem],
                                    Optional[torch.Tensor]],
-                 group: Any = None, device: Any = "cpu",
+                 group: Any = None, replicas: Any = None, device: Any = "cpu",
                  shape_of: Optional[Callable[[Plan, int], Any]] = None,
                  split_fn: Optional[Callable[[torch.Tensor, int, int],
                                              torch.Tensor]] = None,
@@ -136,6 +142,7 @@ class Executor:
         self._loss_fn = loss_fn
         self._loss_over = loss_over
         self._group = group
+        self._replicas = replicas
         self._shape_of = shape_of
         self._split_fn = split_fn or equal_rows
         self._reduce_fn = reduce_fn
@@ -164,7 +171,8 @@ class Executor:
         plan is not that of a step, or not for the stages of this executor.
         An error of a stage or of loss_fn is raised on its rank, and StepFailed
         on the others of the pipeline, whose gradients then have parts of the
-        step; the next step may follow. Other replicas know nothing of it.
+        step; the next step may follow. Without `replicas`, other replicas know
+        nothing of it.
         StepFailed, too: a rank is gone, or silent for the group's timeout."""
         return self._run(plan, batch, trains=True)
 
@@ -194,7 +202,12 @@ class Executor:
         except Exception as caught:  # pylint: disable=broad-except
             error = caught
         if self._check and not plan.agreed:
-            self._agree(plan, error)
+            refusal = self._refusal(plan, error)
+            if refusal is not None and self._replicas is not None:
+                first_failed(self.rank, True, self._group, self._replicas,
+                             self._check_on)
+            if refusal is not None:
+                raise refusal from (None if refusal is error else error)
         elif error is not None and step is not None:
             step.fail(-1, error)
         if error is not None:
@@ -220,14 +233,17 @@ class Executor:
             self.parameters(), counted_elsewhere, max_norm, norm_type,
             self._group, self.device)
 
-    def _agree(self, plan: Plan, error: Optional[Exception]) -> None:
-        """Raises on all ranks if one has an error or another plan."""
+    def _refusal(self, plan: Plan,
+                 error: Optional[Exception]) -> Optional[Exception]:
+        """Returns why no rank of the pipeline runs the plan, on all of them if
+        one has an error or another plan; or None."""
         same, refusing = same_everywhere(
             identity_of(plan), error is not None, self._group, self._check_on)
         if not same:
-            raise PlanMismatch(
+            return PlanMismatch(
                 "the ranks do not all hold the same plan, or not with the same "
-                "samples in its microbatches") from error
+                "samples in its microbatches")
         if refusing and error is None:
-            raise StepFailed(f"ranks {refusing} refuse the plan of step "
-                             f"{plan.step}; their errors say why")
+            return StepFailed(f"ranks {refusing} refuse the plan of step "
+                              f"{plan.step}; their errors say why")
+        return error

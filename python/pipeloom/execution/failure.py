@@ -3,13 +3,14 @@
 The rank that fails goes through the rest of its program without its tasks: it
 takes what others send, and sends the reason in place of each tensor that it
 owes. A rank that gets a reason does the same. Before it reduces gradients, and
-before its optimizer steps, each rank learns whether all have come so far. So
-none waits for a tensor that does not come, and no message is left that a later
-step would take for its own.
+before its optimizer steps, each rank learns whether all have come so far; those
+of the other replicas, too, if the executor knows them. So none waits for a
+tensor that does not come, and no message is left that a later step would take
+for its own.
 """
 import contextlib
 import logging
-from typing import Any, Iterator, Optional
+from typing import Any, Iterator, NamedTuple, Optional
 
 import torch
 import torch.distributed as dist
@@ -81,10 +82,24 @@ def log(text: str) -> None:
     _log.error("pipeloom: %s", text)
 
 
-def first_failed(rank: int, failed: bool, group: Any,
-                 device: Any) -> Optional[int]:
-    """Returns a rank that has failed, or None. All ranks must call it."""
-    flag = torch.tensor([rank + 1 if failed else 0], device=device)
+class Failed(NamedTuple):
+    """The rank that has failed, and the replica that it is of."""
+    rank: int
+    replica: int
+
+
+def first_failed(rank: int, failed: bool, group: Any, replicas: Any,
+                 device: Any) -> Optional[Failed]:
+    """Returns a rank that has failed, or None. All ranks must call it, those of
+    all replicas if `replicas` has the processes with this rank in each."""
+    size = dist.get_world_size(group)
+    replica = 0 if replicas is None else dist.get_rank(replicas)
+    flag = torch.tensor([replica * size + rank + 1 if failed else 0],
+                        device=device)
     with finding_lost():
+        # The largest of each pipeline, and then of all.
         dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=group)
-    return int(flag) - 1 if int(flag) else None
+        if replicas is not None:
+            dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=replicas)
+    first = int(flag) - 1
+    return Failed(first % size, first // size) if first >= 0 else None

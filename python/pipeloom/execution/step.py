@@ -259,10 +259,12 @@ class Step:
         has."""
         self.asked += 1
         other = failure.first_failed(self.x.rank, failed, self.x._group,
-                                     self.x._check_on)
+                                     self.x._replicas, self.x._check_on)
         self.over = other is not None
         if other is not None and not failed:
-            raise failure.Told(f"rank {other} has failed in step "
+            of = ("" if self.x._replicas is None else
+                  f" of replica {other.replica}")
+            raise failure.Told(f"rank {other.rank}{of} has failed in step "
                                f"{self.plan.step}; its log says why")
 
     def fail(self, at: int, error: Exception) -> None:

@@ -120,6 +120,7 @@ class Pipeline:
         options.setdefault("device", self.family.skeleton.device)
         self._executor = Executor(
             self.stages, rank=rank, loss_fn=self._loss_of, group=group,
+            replicas=None if self._replicas is None else self._replicas.group,
             reduce_fn=self._reduce, optimizer=self.optimizer, **options)
 
     # -- The split -------------------------------------------------------------

@@ -41,12 +41,19 @@ struct Checked {
   std::string words{};
 };
 
-std::string Describe(const JobSpec& job) {
+// Returns "7.56B parameters in 2 modules"; small models in millions.
+std::string Size(const ModelSpec& model) {
+  const auto parameters = static_cast<double>(Parameters(model));
+  const bool small = parameters < 0.01 * 1e9;
   return absl::StrFormat(
-      "job %s: %.2fB parameters in %d module%s, %d of %d GPUs", job.name,
-      static_cast<double>(Parameters(job.model)) / 1e9,
-      job.model.modules.size(), job.model.modules.size() == 1 ? "" : "s",
-      job.parallel.num_gpus(), job.cluster.num_gpus());
+      "%.*f%s parameters in %d module%s", parameters < 0.01 * 1e6 ? 4 : 2,
+      parameters / (small ? 1e6 : 1e9), small ? "M" : "B", model.modules.size(),
+      model.modules.size() == 1 ? "" : "s");
+}
+
+std::string Describe(const JobSpec& job) {
+  return absl::StrFormat("job %s: %s, %d of %d GPUs", job.name, Size(job.model),
+                         job.parallel.num_gpus(), job.cluster.num_gpus());
 }
 
 std::string Describe(const DeviceProfile& profile) {
@@ -263,9 +270,7 @@ class ValidateCommand : public Command {
         PIPELOOM_ASSIGN_OR_RETURN(const ModelSpec model,
                                   formats::ParseModel(content, file));
         Note(ModelNotes(model), context);
-        return absl::StrFormat(
-            "model %s: %.2fB parameters in %d modules", model.name,
-            static_cast<double>(Parameters(model)) / 1e9, model.modules.size());
+        return absl::StrFormat("model %s: %s", model.name, Size(model));
       }
       case FileKind::kCluster: {
         PIPELOOM_ASSIGN_OR_RETURN(const ClusterSpec cluster,

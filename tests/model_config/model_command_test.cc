@@ -51,6 +51,11 @@ TEST_F(ModelCommandTest, WritesAFileThatThePlannerTakes) {
   const Outcome checked = Pipeloom({"validate", out});
   EXPECT_EQ(checked.code, 0) << checked.out;
   EXPECT_THAT(checked.out, HasSubstr("model qwen: 8.29B parameters"));
+  Write("tiny.json", R"({"name": "tiny", "modules": [{"name": "text",
+      "role": "MODULE_ROLE_BACKBONE", "layers": [{"layer": {
+      "kind": "LAYER_KIND_EMBEDDING", "hidden": 8, "vocab": 100}}]}]})");
+  EXPECT_THAT(Pipeloom({"validate", Path("tiny.json")}).out,
+              HasSubstr("model tiny: 0.0008M parameters in 1 module\n"));
 }
 
 TEST_F(ModelCommandTest, NamesTheModelAfterItsFolder) {

@@ -258,4 +258,15 @@ std::vector<std::string> ConfigNode::Texts(absl::string_view name) const {
   return values;
 }
 
+std::vector<std::string> ConfigNode::Objects() const {
+  std::vector<std::string> names;
+  if (value_ == nullptr) return names;
+  for (size_t i = 0; i < value_->keys.size() && i < kMaxItems; ++i) {
+    if (value_->items[i].kind == JsonValue::Kind::kObject) {
+      names.push_back(value_->keys[i]);
+    }
+  }
+  return names;
+}
+
 }  // namespace pipeloom::formats

@@ -22,7 +22,9 @@
 namespace pipeloom::formats {
 namespace {
 
-constexpr char kKnownReaders[] = "; known are ";
+constexpr char kKnownReaders[] =
+    "; write its layers by hand, or measure your own modules (pipeloom.capture "
+    "in Python); known are ";
 
 // Returns the architecture's name: `model_type`, else `_class_name`, else the
 // first of `architectures`.
@@ -35,18 +37,35 @@ std::string TypeOf(const ConfigNode& config) {
   return names.empty() ? "" : names[0];
 }
 
+// Returns whether an object describes a network: it has a width or a depth.
+bool IsNetwork(const ConfigNode& node) {
+  for (const absl::string_view field :
+       {"hidden_size", "d_model", "embed_dim", "num_hidden_layers",
+        "num_layers", "encoder_layers", "depth"}) {
+    if (node.Has(field)) return true;
+  }
+  return false;
+}
+
 // Reads what an unknown architecture has in common with others: a language
-// model, at the top or in `text_config`.
+// model, at the top or in `text_config`. Names the other networks.
 void ReadUnknown(const std::string& type, const ConfigNode& config,
                  Draft* draft) {
   draft->notes.Miss(absl::StrFormat("a reader of architecture \"%s\"%s%s", type,
                                     kKnownReaders,
                                     absl::StrJoin(ArchitectureTypes(), ", ")));
+  std::string text;
   for (const absl::string_view field : {"text_config", "llm_config"}) {
-    if (config.Has(field)) {
-      AddDecoder(config.Child(field), "", {}, draft);
-      return;
+    if (text.empty() && config.Has(field)) text = std::string(field);
+  }
+  for (const std::string& field : config.Objects()) {
+    if (field != text && IsNetwork(config.Child(field))) {
+      draft->notes.Miss(absl::StrFormat("the module of %s", field));
     }
+  }
+  if (!text.empty()) {
+    AddDecoder(config.Child(text), "", {}, draft);
+    return;
   }
   if (config.Has("hidden_size") && config.Has("num_hidden_layers")) {
     AddDecoder(config, "", {}, draft);
@@ -162,6 +181,13 @@ absl::StatusOr<ConfigModel> ParseModelConfig(const ConfigTexts& texts,
               .processor = ConfigNode(texts.processor_name, &processor_json, "",
                                       &notes)};
   const std::string architecture = TypeOf(config);
+  if (notes.error.ok() && architecture.empty()) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: it has no field \"model_type\", \"_class_name\" or "
+        "\"architectures\", one of which names the architecture in a "
+        "config.json of transformers or diffusers",
+        texts.config_name));
+  }
   if (notes.error.ok()) {
     if (const ArchitectureReader read = FindArchitecture(architecture)) {
       read(config, &draft);

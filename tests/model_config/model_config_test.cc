@@ -148,6 +148,35 @@ TEST(ModelConfigTest, AnUnknownArchitectureIsToldWithWhatIsKnown) {
   EXPECT_TRUE(nothing.model.modules.empty());
 }
 
+TEST(ModelConfigTest, AnUnknownArchitectureNamesTheModulesThatItLeavesOut) {
+  ASSERT_OK_AND_ASSIGN(
+      const ConfigModel read,
+      Read({{"model_type", "omni9"},
+            {"text_config", Llama()},
+            {"vision_config", {{"depth", 32}, {"hidden_size", 1280}}},
+            {"rope_scaling", {{"type", "yarn"}}},
+            {"speech_config", {{"d_model", 1280}}}}));
+  EXPECT_THAT(read.missing,
+              ElementsAre(AllOf(HasSubstr("architecture \"omni9\""),
+                                HasSubstr("pipeloom.capture")),
+                          // In the order of nlohmann's objects.
+                          "the module of speech_config",
+                          "the module of vision_config"));
+  EXPECT_EQ(Parameters(read.model), 8030261248);
+}
+
+TEST(ModelConfigTest, AConfigurationWithoutAnArchitectureIsAnError) {
+  json config = Llama();
+  config.erase("model_type");
+  for (const json& bad : {config, json::object()}) {
+    const absl::Status status = Read(bad).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("config.json: it has no field \"model_type\""),
+                      HasSubstr("\"architectures\"")));
+  }
+}
+
 TEST(ModelConfigTest, AModelFileKeepsWhatIsMissing) {
   json config = Llama();
   config["model_type"] = "llama9";

@@ -29,6 +29,8 @@ void ReadGlm4vMoe(const ConfigNode& config, Draft* draft);
 void ReadKimiVl(const ConfigNode& config, Draft* draft);
 void ReadLlama4(const ConfigNode& config, Draft* draft);
 void ReadMistral3(const ConfigNode& config, Draft* draft);
+void ReadPaliGemma(const ConfigNode& config, Draft* draft);
+void ReadQwen2Audio(const ConfigNode& config, Draft* draft);
 void ReadQwen25Omni(const ConfigNode& config, Draft* draft);
 void ReadQwen3Omni(const ConfigNode& config, Draft* draft);
 void ReadSmolVlm(const ConfigNode& config, Draft* draft);

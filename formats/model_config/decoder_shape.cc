@@ -20,8 +20,8 @@ int64_t IntOr(const ConfigNode& config, absl::string_view name,
 DecoderShape ReadDecoderShape(const ConfigNode& config,
                               const DecoderDefaults& defaults) {
   DecoderShape shape;
-  shape.hidden = config.Int("hidden_size", kWidth);
-  shape.layers = config.Int("num_hidden_layers", kLayers);
+  shape.hidden = IntOr(config, "hidden_size", kWidth, defaults.hidden);
+  shape.layers = IntOr(config, "num_hidden_layers", kLayers, defaults.layers);
   shape.vocab = IntOr(config, "vocab_size", kVocab, defaults.vocab);
   AttentionSpec& a = shape.attention;
   a.kind = AttentionKind::kCausal;

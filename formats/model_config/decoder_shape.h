@@ -15,6 +15,8 @@ namespace pipeloom::formats {
 // The sizes of a class that its configuration may leave out; 0: it must not,
 // except that head_dim is then hidden / heads and kv_heads is heads.
 struct DecoderDefaults {
+  int64_t hidden = 0;
+  int64_t layers = 0;
   int64_t heads = 0;
   int64_t kv_heads = 0;
   int64_t head_dim = 0;

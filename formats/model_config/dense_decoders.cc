@@ -12,13 +12,17 @@ struct DenseFamily {
   Biases biases{};
   bool query_key_norms = false;  // Norms of a head's width.
   int64_t norms_of_layer = 2;
+  int64_t ffn = 0;  // The default of the class; 0: it has none.
 };
 
 ModuleSpec MakeDense(const ConfigNode& config, const DecoderShape& shape,
                      const DenseFamily& family) {
   ModuleSpec module = BeginDecoder(shape);
-  const FfnSpec ffn{.hidden = config.Int("intermediate_size", kWidth),
-                    .gated = true};
+  const FfnSpec ffn{
+      .hidden = family.ffn > 0
+                    ? config.Int("intermediate_size", kWidth, family.ffn)
+                    : config.Int("intermediate_size", kWidth),
+      .gated = true};
   const int64_t norms =
       family.norms_of_layer * shape.hidden +
       (family.query_key_norms ? 2 * shape.attention.head_dim : 0);
@@ -65,6 +69,16 @@ ModuleSpec ReadMistral(const ConfigNode& config) {
 }
 
 ModuleSpec ReadQwen2(const ConfigNode& config) {
+  return WithUpperWindows(
+      config, MakeDense(config,
+                        ReadDecoderShape(config, {.hidden = 4096,
+                                                  .layers = 32,
+                                                  .heads = 32,
+                                                  .vocab = 151936}),
+                        {.biases = {.query_key_value = true}, .ffn = 22016}));
+}
+
+ModuleSpec ReadQwen2VlText(const ConfigNode& config) {
   return WithUpperWindows(config,
                           MakeDense(config, ReadDecoderShape(config, {}),
                                     {.biases = {.query_key_value = true}}));
@@ -77,6 +91,41 @@ ModuleSpec ReadQwen3(const ConfigNode& config) {
       MakeDense(config, ReadDecoderShape(config, {.head_dim = 128}),
                 {.biases = {.query_key_value = bias, .attention_output = bias},
                  .query_key_norms = true}));
+}
+
+ModuleSpec ReadGemma(const ConfigNode& config) {
+  const bool bias = config.Flag("attention_bias", false);
+  return MakeDense(
+      config,
+      ReadDecoderShape(config, {.hidden = 3072,
+                                .layers = 28,
+                                .heads = 16,
+                                .kv_heads = 16,
+                                .head_dim = 256,
+                                .vocab = 256000,
+                                .tied = true}),
+      {.biases = {.query_key_value = bias, .attention_output = bias},
+       .ffn = 24576});
+}
+
+ModuleSpec ReadGemma2(const ConfigNode& config) {
+  const bool bias = config.Flag("attention_bias", false);
+  ModuleSpec module =
+      MakeDense(config,
+                ReadDecoderShape(config, {.hidden = 2304,
+                                          .layers = 26,
+                                          .heads = 8,
+                                          .kv_heads = 4,
+                                          .head_dim = 256,
+                                          .vocab = 256000,
+                                          .tied = true}),
+                {.biases = {.query_key_value = bias, .attention_output = bias},
+                 .norms_of_layer = 4,
+                 .ffn = 9216});
+  SetWindows(
+      config, config.Int("sliding_window", kVocab, 4096),
+      [](int64_t layer) { return layer % 2 == 0; }, &module);
+  return module;
 }
 
 ModuleSpec ReadGemma3Text(const ConfigNode& config) {
@@ -97,6 +146,24 @@ ModuleSpec ReadGemma3Text(const ConfigNode& config) {
   SetWindows(
       config, config.Int("sliding_window", kVocab, 4096),
       [group](int64_t layer) { return (layer + 1) % group != 0; }, &module);
+  return module;
+}
+
+ModuleSpec ReadOlmo2(const ConfigNode& config) {
+  const bool bias = config.Flag("attention_bias", false);
+  const DecoderShape shape = ReadDecoderShape(config, {});
+  ModuleSpec module =
+      MakeDense(config, shape,
+                {.biases = {.query_key_value = bias, .attention_output = bias},
+                 .norms_of_layer = 2});
+  // Norms of all queries and of all keys at once.
+  for (LayerSpec& layer : module.layers) {
+    if (layer.kind != LayerKind::kTransformer) continue;
+    layer.attention.query_key_norms = true;
+    layer.vector_parameters +=
+        (layer.attention.heads + layer.attention.kv_heads) *
+        layer.attention.head_dim;
+  }
   return module;
 }
 

@@ -1,5 +1,5 @@
-// Language models without experts: Llama, Mistral, Qwen2, Qwen3, Gemma 3 and
-// those that differ from them by biases and norms only.
+// Language models without experts: Llama, Mistral, Qwen2, Qwen3, Gemma, OLMo
+// and those that differ from them by biases and norms only.
 #ifndef PIPELOOM_FORMATS_MODEL_CONFIG_DENSE_DECODERS_H_
 #define PIPELOOM_FORMATS_MODEL_CONFIG_DENSE_DECODERS_H_
 
@@ -13,8 +13,13 @@ namespace pipeloom::formats {
 ModuleSpec ReadLlama(const ConfigNode& config);
 ModuleSpec ReadMistral(const ConfigNode& config);
 ModuleSpec ReadQwen2(const ConfigNode& config);
+// The text of Qwen2-VL and later, whose classes have defaults of other sizes.
+ModuleSpec ReadQwen2VlText(const ConfigNode& config);
 ModuleSpec ReadQwen3(const ConfigNode& config);
+ModuleSpec ReadGemma(const ConfigNode& config);
+ModuleSpec ReadGemma2(const ConfigNode& config);
 ModuleSpec ReadGemma3Text(const ConfigNode& config);
+ModuleSpec ReadOlmo2(const ConfigNode& config);
 ModuleSpec ReadPhi3(const ConfigNode& config);
 ModuleSpec ReadPhi4MultimodalText(const ConfigNode& config);
 ModuleSpec ReadInternLm2(const ConfigNode& config);

@@ -1,6 +1,8 @@
 #include "formats/model_config/model_config.h"
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "formats/job/model_writer.h"
 #include "formats/job/spec_loader.h"
@@ -175,6 +177,36 @@ TEST(ModelConfigTest, AConfigurationWithoutAnArchitectureIsAnError) {
                 AllOf(HasSubstr("config.json: it has no field \"model_type\""),
                       HasSubstr("\"architectures\"")));
   }
+}
+
+TEST(ModelConfigTest, EverySecondLayerOfGemma2HasAWindow) {
+  const json configs = ReadFixture("configs.json");
+  ASSERT_OK_AND_ASSIGN(const ConfigModel read, Read(configs["gemma2-2b"]));
+  std::vector<int64_t> windows;
+  for (const LayerSpec& layer : read.model.modules[ModuleId(0)].layers) {
+    if (layer.kind == LayerKind::kTransformer) {
+      windows.push_back(layer.attention.window);
+    }
+  }
+  ASSERT_EQ(windows.size(), 26u);
+  for (size_t i = 0; i < windows.size(); ++i) {
+    EXPECT_EQ(windows[i], i % 2 == 0 ? 4096 : 0) << i;
+  }
+}
+
+// Sounds of Qwen2-Audio: 100 frames a second, halved by a convolution, and once
+// more behind the layers, which attend to 30 seconds.
+TEST(ModelConfigTest, Qwen2AudioHasTheTokensOfItsClass) {
+  const json configs = ReadFixture("configs.json");
+  ASSERT_OK_AND_ASSIGN(const ConfigModel read, Read(configs["qwen2-audio-7b"]));
+  const ModuleSpec& audio = read.model.modules[ModuleId(0)];
+  ASSERT_EQ(audio.token_rules.size(), 1u);
+  EXPECT_EQ(audio.token_rules[0].modality, Modality::kAudio);
+  EXPECT_EQ(audio.token_rules[0].tokens_per_second, 50);
+  EXPECT_EQ(audio.token_rules[0].output_tokens_per_second, 25);
+  EXPECT_EQ(audio.layers[LayerId(1)].attention.window, 1500);
+  EXPECT_TRUE(audio.layers[LayerId(33)].on_output_tokens);
+  EXPECT_EQ(read.model.edges.size(), 1u);
 }
 
 TEST(ModelConfigTest, AModelFileKeepsWhatIsMissing) {

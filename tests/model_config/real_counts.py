@@ -17,6 +17,7 @@ GOLDEN = os.path.join(HERE, "golden.json")
 CLASSES = {
     "gemma3_text": "Gemma3ForCausalLM",
     "llama4": "Llama4ForConditionalGeneration",
+    "qwen2_audio": "Qwen2AudioForConditionalGeneration",
     "qwen2_5_omni_thinker": "Qwen2_5OmniThinkerForConditionalGeneration",
     "qwen3_5": "Qwen3_5ForConditionalGeneration",
     "qwen3_5_moe": "Qwen3_5MoeForConditionalGeneration",

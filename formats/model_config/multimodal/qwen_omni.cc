@@ -1,8 +1,10 @@
-// The thinkers of Qwen2.5-Omni and Qwen3-Omni: vision, audio and the language
-// model. The talker and the part that makes sound are left out.
+// Qwen2-Audio, and the thinkers of Qwen2.5-Omni and Qwen3-Omni: vision, audio
+// and the language model. The talker and the part that makes sound are left
+// out.
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "formats/model_config/architectures.h"
 #include "formats/model_config/decoders.h"
 #include "formats/model_config/multimodal/qwen_vision.h"
@@ -14,7 +16,6 @@ namespace {
 struct AudioShape {
   int64_t width = 0;
   int64_t layers = 0;
-  int64_t out = 0;
   LayerSpec block{};
 };
 
@@ -23,7 +24,6 @@ AudioShape ReadAudioShape(const ConfigNode& audio, bool key_bias,
   AudioShape shape;
   shape.width = audio.Int("d_model", kWidth, 1280);
   shape.layers = audio.Int("encoder_layers", kLayers, 32);
-  shape.out = audio.Int("output_dim", kWidth, 3584);
   const int64_t heads = audio.Int("encoder_attention_heads", kHeads, 20);
   HeadDim(audio, "encoder_attention_heads", shape.width, heads);
   AttentionSpec attention = FullAttention(shape.width, heads);
@@ -64,6 +64,21 @@ ConfigNode Thinker(const ConfigNode& config) {
   return config.Child("thinker_config");
 }
 
+// Returns the width of the projector's output.
+int64_t OutputWidth(const ConfigNode& audio) {
+  return audio.Int("output_dim", kWidth, 3584);
+}
+
+// Returns the two convolutions of Whisper, the second of which halves the 100
+// frames of a second, and what else has parameters ahead of the layers.
+LayerSpec MelConvolutions(const ConfigNode& audio, int64_t width,
+                          int64_t other_vectors) {
+  const int64_t mels = audio.Int("num_mel_bins", {1, 4096}, 128);
+  return LinearsLayer("mel_convolutions",
+                      {{3 * mels, width}, {3 * width, width}},
+                      /*bias=*/true, other_vectors);
+}
+
 void AddText(const ConfigNode& thinker, absl::string_view type,
              const std::vector<ModuleId>& feeding, Draft* draft) {
   const ModuleId backbone =
@@ -72,6 +87,27 @@ void AddText(const ConfigNode& thinker, absl::string_view type,
 }
 
 }  // namespace
+
+void ReadQwen2Audio(const ConfigNode& config, Draft* draft) {
+  const ConfigNode audio = config.Child("audio_config");
+  // Positions are learned for the tokens of 30 s.
+  const int64_t positions = audio.Int("max_source_positions", kVocab, 1500);
+  const double chunk_seconds = static_cast<double>(positions) / 50;
+  const AudioShape shape =
+      ReadAudioShape(audio, /*key_bias=*/false, 50, chunk_seconds);
+  const int64_t hidden =
+      config.Child("text_config").Int("hidden_size", kWidth, 4096);
+  draft->notes.Assume(
+      absl::StrFormat("a recording has the tokens of its length: the class "
+                      "pads each to %g s",
+                      chunk_seconds));
+  const ModuleId sound = draft->Add(AudioModule(
+      shape, MelConvolutions(audio, shape.width, positions * shape.width),
+      LinearsLayer("projector", {{shape.width, hidden}}, /*bias=*/true,
+                   2 * shape.width),
+      50, 25, chunk_seconds));
+  AddText(config, "qwen2", {sound}, draft);
+}
 
 void ReadQwen25Omni(const ConfigNode& config, Draft* draft) {
   const ConfigNode thinker = Thinker(config);
@@ -82,16 +118,13 @@ void ReadQwen25Omni(const ConfigNode& config, Draft* draft) {
       static_cast<double>(audio.Int("n_window", kCount, 100)) / 50;
   const AudioShape shape =
       ReadAudioShape(audio, /*key_bias=*/false, 50, chunk_seconds);
-  const int64_t mels = audio.Int("num_mel_bins", {1, 4096}, 128);
-  const ModuleId sound = draft->Add(AudioModule(
-      shape,
-      LinearsLayer("mel_convolutions",
-                   {{3 * mels, shape.width}, {3 * shape.width, shape.width}},
-                   /*bias=*/true),
-      // A norm before it; the embeddings of begin and end.
-      LinearsLayer("projector", {{shape.width, shape.out}}, /*bias=*/true,
-                   2 * shape.width + 2 * shape.out),
-      50, 25, chunk_seconds));
+  const int64_t out = OutputWidth(audio);
+  const ModuleId sound = draft->Add(
+      AudioModule(shape, MelConvolutions(audio, shape.width, 0),
+                  // A norm before it; the embeddings of begin and end.
+                  LinearsLayer("projector", {{shape.width, out}}, /*bias=*/true,
+                               2 * shape.width + 2 * out),
+                  50, 25, chunk_seconds));
   AddText(thinker, "qwen2_5_omni_text", {vision, sound}, draft);
 }
 
@@ -115,12 +148,13 @@ void ReadQwen3Omni(const ConfigNode& config, Draft* draft) {
       9 * channels + channels + 2 * (9 * channels * channels + channels));
   draft->notes.Assume(
       "the convolutions of the audio encoder have parameters, but no work");
-  const ModuleId sound = draft->Add(AudioModule(
-      shape, std::move(input),
-      LinearsLayer("projector",
-                   {{shape.width, shape.width}, {shape.width, shape.out}},
-                   /*bias=*/true, 2 * shape.width),
-      kRate, kRate, chunk_seconds));
+  const ModuleId sound =
+      draft->Add(AudioModule(shape, std::move(input),
+                             LinearsLayer("projector",
+                                          {{shape.width, shape.width},
+                                           {shape.width, OutputWidth(audio)}},
+                                          /*bias=*/true, 2 * shape.width),
+                             kRate, kRate, chunk_seconds));
   AddText(thinker, "qwen3_omni_moe_text", {vision, sound}, draft);
 }
 

@@ -198,6 +198,30 @@ class CaptureTest(unittest.TestCase):
         for name, value in layer.named_parameters():
             self.assertTrue(torch.equal(value, state[name]))
 
+    def test_a_linear_layer_with_a_loss_is_a_loss_head(self):
+        embedding = nn.Embedding(VOCAB, WIDTH)
+        for tied in (False, True):
+            head = nn.Linear(WIDTH, VOCAB)
+            if tied:
+                head.weight = embedding.weight
+            got = capture.module(
+                "text", [embedding, Mlp(), head],
+                lambda t, n: torch.zeros(n, t // n, dtype=torch.long), SIZES,
+                loss=lambda y: y.square().mean())
+            layer = got.to_json()["layers"][-1]["layer"]
+            self.assertEqual(layer, {
+                "kind": "LAYER_KIND_LOSS_HEAD", "name": "Linear",
+                "hidden": WIDTH, "vocab": VOCAB, "vector_parameters": VOCAB,
+                "tied": tied})
+            self.assertEqual(got.parameters, sum(
+                p.numel() for m in (embedding, Mlp()) for p in m.parameters()) +
+                VOCAB + (0 if tied else WIDTH * VOCAB))
+        # Without its loss it is a layer like others.
+        got = capture.module("text", [Mlp(), nn.Linear(WIDTH, VOCAB)], rows,
+                             SIZES)
+        self.assertEqual(got.to_json()["layers"][-1]["layer"]["kind"],
+                         "LAYER_KIND_FIXED_WORK")
+
     def test_errors_name_the_argument(self):
         def of(**options):
             return capture.module(**{
@@ -227,6 +251,13 @@ class CaptureTest(unittest.TestCase):
                 with self.assertRaisesRegex(ValueError, wanted):
                     capture.save(path, "m", modules, feeds)
             self.assertFalse(os.path.exists(path))
+        lossy, other = of(loss=lambda y: y.mean()), of(name="image")
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "model.json")
+            with self.assertRaisesRegex(
+                    ValueError, "text has a loss and feeds image; the planner"):
+                capture.save(path, "m", [lossy, other], [("text", "image")])
+            capture.save(path, "m", [other, lossy], [("image", "text")])
         with self.assertRaisesRegex(ValueError, "repeats=5"):
             one.seconds("F", 0, 1, 64, 1)
 

@@ -56,6 +56,8 @@ class Layer:
     on_output: bool
     off: float
     off_times: float = 0.0
+    # Input and output width of a product that makes logits for a loss.
+    head: Optional[Tuple[int, int]] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +71,7 @@ class Captured:
     source: str
     trained: int
     uncounted: Tuple[str, ...]
+    has_loss: bool = False
 
     @property
     def parameters(self) -> int:
@@ -114,6 +117,13 @@ class Captured:
                 "fixed_flops_per_instance": layer.flops[1],
                 "fixed_activation_bytes_per_token": layer.kept_bytes[0],
                 "fixed_activation_bytes_per_instance": layer.kept_bytes[1]}
+            if layer.head is not None:
+                width, vocab = layer.head
+                tied = layer.parameters < width * vocab
+                fields = {"kind": "LAYER_KIND_LOSS_HEAD", "name": layer.name,
+                          "hidden": width, "vocab": vocab,
+                          "vector_parameters": layer.parameters -
+                          (0 if tied else width * vocab), "tied": tied}
             if layer.on_output:
                 fields["on_output_tokens"] = True
             if groups and groups[-1]["layer"] == fields:
@@ -202,7 +212,8 @@ def _at(layer: Layer, line: Line, tokens: int, instances: int,
 def save(path: str, name: str, modules: Sequence[Captured],
          feeds: Sequence[Tuple[str, str]] = ()) -> None:
     """Writes the model file. `feeds` are pairs of names: a module, and the one
-    that its output goes to. ValueError: a name is not there, or twice."""
+    that its output goes to. ValueError: a name is not there, or twice; or the
+    planner would not know of a module's loss."""
     names = [m.name for m in modules]
     for i, one in enumerate(names):
         if one in names[:i]:
@@ -213,6 +224,12 @@ def save(path: str, name: str, modules: Sequence[Captured],
             if end not in names:
                 raise ValueError(f"feeds names {end!r}; the modules are "
                                  f"{', '.join(names)}")
+        first = modules[names.index(pair[0])]
+        if first.has_loss and first.layers[-1].head is None:
+            raise ValueError(
+                f"{pair[0]} has a loss and feeds {pair[1]}; the planner knows "
+                "of such a loss by a loss head: let the last layer be the "
+                "nn.Linear that makes the logits, and the loss no layer")
     model = {"name": name, "modules": [m.to_json() for m in modules],
              "edges": [{"from": a, "to": b} for a, b in feeds],
              "source": "Captured from modules of torch " + torch.__version__}
@@ -237,7 +254,8 @@ def module(name: str, layers: Sequence[Callable[..., Any]],
     role      encoder, backbone or generator
     token_rules  of the model file: how samples become tokens
     call      (layer, x) -> its output, if a layer takes more than x
-    loss      (output) -> the loss, as a part of the last layer
+    loss      (output) -> the loss, as a part of the last layer, which becomes a
+              LAYER_KIND_LOSS_HEAD if it is an nn.Linear
     repeats   timed runs of each size; 0: times are not measured
 
     A parameter that several layers have counts in the first. Layers keep what
@@ -260,9 +278,13 @@ def module(name: str, layers: Sequence[Callable[..., Any]],
     for i, layer in enumerate(layers):
         own = {id(p): p for p in parameters_of(layer) if id(p) not in seen}
         seen.update(own)
-        result.append(_fitted(layer, sum(p.numel() for p in own.values()),
-                              sizes, [one.layers[i] for one in runs],
-                              repeats > 0))
+        fitted = _fitted(layer, sum(p.numel() for p in own.values()), sizes,
+                         [one.layers[i] for one in runs], repeats > 0)
+        if loss is not None and i + 1 == len(layers) and \
+                type(layer) is torch.nn.Linear:
+            fitted = dataclasses.replace(
+                fitted, head=(layer.in_features, layer.out_features))
+        result.append(fitted)
     every = {id(p): p for layer in layers for p in parameters_of(layer)}
     where = ", ".join(sorted({p.device.type for p in every.values()}) or ["cpu"])
     return Captured(
@@ -270,7 +292,8 @@ def module(name: str, layers: Sequence[Callable[..., Any]],
         f"Captured from its layers at tokens and instances of {list(sizes)} "
         f"on {where}.",
         sum(p.numel() for p in every.values() if p.requires_grad),
-        tuple(sorted(set().union(*(one.uncounted for one in runs)))))
+        tuple(sorted(set().union(*(one.uncounted for one in runs)))),
+        loss is not None)
 
 
 def _fitted(layer: Any, parameters: int, sizes: Sequence[Size],

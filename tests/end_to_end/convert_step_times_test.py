@@ -175,6 +175,9 @@ SOURCES = {
         {**USUAL, "model": "GPT3-6.7B", "gpu": "A100-SXM-40GB", "framework":
          "PaddleNLP", "sharding": "stage2", "recompute": "full", "pp": "2",
          "dp": "4", "peak_gb": "33.5"},
+        {**USUAL, "model": "LLaMA-7B", "gpu": "A100-SXM-40GB", "framework":
+         "PaddleNLP", "sharding": "stage1", "recompute": "full",
+         "peak_gb": "28.5"},
         {**USUAL, "model": "aquila2-7b", "gpu": "A800-SXM-80GB", "framework":
          "FlagScale (Megatron)"},
         {**USUAL, "model": "qwen1.5-moe-a2.7b (14B)", "gpu": "A800-SXM-80GB",

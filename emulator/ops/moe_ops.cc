@@ -120,7 +120,9 @@ void LayerBuilder::Experts() {
   const double gathered =
       width * Real(f.experts_per_token) * options_.expert_imbalance;
   const double arrived = gathers_rows ? all : sent;
-  Permute(sent);
+  // Without an all-to-all, each GPU sorts the rows of all gathered tokens.
+  const double own = gathers_tokens && parallel_.ep == 1 ? all : sent;
+  Permute(own);
   ExchangeRows(sent);
   if (gathers_rows) Enter(gathered);
   if (sorted) Permute(arrived);
@@ -131,7 +133,7 @@ void LayerBuilder::Experts() {
   if (sorted) Permute(arrived);
   if (gathers_rows) Leave(gathered);
   ExchangeRows(sent);
-  Permute(sent);
+  Permute(own);
   if (f.latent > 0) Gemm(rows, hidden_, width);
   if (gathers_tokens) {
     shared();

@@ -430,6 +430,18 @@ TEST(OpGraph, RowsOfAnAllToAllAreSortedOnceMoreForSeveralExperts) {
             bytes(all, ExpertDispatch::kEachGpu));
 }
 
+TEST(OpGraph, GpusThatShareExpertsSortTheRowsOfAllGatheredTokens) {
+  const LayerSpec layer = MoeBlock();
+  const auto bytes = [&](int32_t expert_tp) {
+    return MemoryBytes(BuildLayerOps(layer, Sequences(1, 1024),
+                                     {.tp = 4, .expert_tp = expert_tp}, {}, {})
+                           .forward);
+  };
+  const double rows = 1024.0 * static_cast<double>(layer.ffn.experts_per_token);
+  const double sorts = 2 * 4 * rows * static_cast<double>(layer.hidden);
+  EXPECT_NEAR(bytes(4) - bytes(1), sorts * 3 / 4, 1);
+}
+
 TEST(RooflineCost, EveryOperatorOfEveryLayerHasAFiniteCost) {
   const WorkShape shape = Sequences(4, 1024);
   const ParallelLayout parallel{.tp = 2, .cp = 2, .ep = 4, .dp = 2};

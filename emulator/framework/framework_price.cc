@@ -471,6 +471,11 @@ KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
       const double elements =
           tokens * hidden / (setup_.sequence_parallel ? parallel_.tp : 1);
       add(kEagerForward * elements, kEagerBackward * elements);
+      if (layer_.ffn.experts > 0 && parallel_.ep == 1) {
+        const EagerPasses rows = IndexedRowBytes(layer_, tokens, parallel_);
+        add(rows.forward.streamed / kPyTorchShare,
+            rows.backward.streamed / kPyTorchShare);
+      }
     } else if (!setup_.fp32_loss) {
       const double logits = tokens * Real(layer_.vocab) / parallel_.tp;
       add(kEagerLogitsForward * logits, kEagerLogitsBackward * logits);

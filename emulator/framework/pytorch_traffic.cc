@@ -50,6 +50,15 @@ constexpr EagerPasses kFp32Loss{.forward = {8, 6}, .backward = {28, 0}};
 constexpr EagerPasses kExpertGate{.forward = {0, 12}, .backward = {0, 20}};
 constexpr EagerPasses kExpertRow{.forward = {10, 10}, .backward = {18, 10}};
 
+// Rows of experts by indices, an element of a row of a visited expert, counted
+// in Megatron-Core 0.6 (moe/token_dispatcher.py, all-gather). Forward: two
+// gathers (8), cleared rows (2) that a scatter copies (4) and fills (4),
+// products with the probabilities (4), a sum into the tokens' rows (6; cleared
+// and copied before, 6 for each token, half as many rows): 31, fused 8.
+// Backward: gathers (4 + 4), products with probabilities and for their
+// gradients (4 + 8), two sums into cleared rows (8 + 7): 35, fused 8.
+constexpr EagerPasses kIndexedRow{.forward = {23, 0}, .backward = {27, 0}};
+
 // Kernels of a Llama-like layer, counted the same way, with its products and
 // attention: forward 30 + 7 + 3, backward 56 + 14 + 4. Of norms of queries and
 // keys 8 and 17 each.
@@ -126,6 +135,17 @@ EagerPasses PyTorchBytes(const LayerSpec& layer, double tokens,
   add(kExpertGate, visited * Real(ffn.expert_hidden) / parallel.tp);
   add(kExpertRow, visited * Real(layer.hidden));
   return sum;
+}
+
+EagerPasses IndexedRowBytes(const LayerSpec& layer, double tokens,
+                            const ParallelLayout& parallel) {
+  const FfnSpec& ffn = layer.ffn;
+  // GPUs that share an expert have all of its rows.
+  const double elements = tokens * Real(ffn.experts_per_token) *
+                          Real(ffn.row_width(layer.hidden)) /
+                          (parallel.expert_tp == 1 ? parallel.tp : 1);
+  return {.forward = {.streamed = kIndexedRow.forward.streamed * elements},
+          .backward = {.streamed = kIndexedRow.backward.streamed * elements}};
 }
 
 EagerLaunches PyTorchLaunches(const LayerSpec& layer, double tokens) {

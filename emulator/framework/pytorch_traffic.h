@@ -30,6 +30,12 @@ struct EagerPasses {
 EagerPasses PyTorchBytes(const LayerSpec& layer, double tokens,
                          const ParallelLayout& parallel, bool fp32_loss);
 
+// Returns the bytes that one GPU moves in a layer with experts where PyTorch's
+// indexing sorts rows by experts: Megatron-Core's dispatcher of 2024 that
+// gathers tokens, which needs no all-to-all.
+EagerPasses IndexedRowBytes(const LayerSpec& layer, double tokens,
+                            const ParallelLayout& parallel);
+
 // Kernels that the host launches for a layer.
 struct EagerLaunches {
   double forward = 0;

@@ -8,6 +8,9 @@ from step_times.words import shape
 # TransformerEngine's layers, FlagScale of 2023 and early 2024 has those, and
 # norms and gates as operators, too (no --transformer-impl).
 OPERATORS = 1
+# Without an all-to-all, Megatron-Core 0.6 sorts the rows of experts by indices
+# (moe/token_dispatcher.py).
+BY_INDICES = "eager"
 
 FLAGPERF = {
     "llama3-8b": dict(layers=32, **LLAMA_8B),
@@ -48,6 +51,8 @@ def flagperf(row):
     parts = {"biases": 1, "dropout": 1} if llama3 else {}
     if row["model"].startswith("mixtral"):
         parts["scaled_rotary"] = OPERATORS  # --no-rope-fusion
+        if row["ep"] == "1":
+            setup["pointwise"] = BY_INDICES
     if row["framework"].startswith("FlagScale"):
         parts["scaled_rotary"] = OPERATORS
         setup["pointwise"] = "eager"
@@ -128,6 +133,8 @@ def qwen_moe(row):
     setup = {"loss": "fp32", "weight_gathers": "wait", "host_us": 30,
              "precision": row["precision"], "sharding": "zero1",
              "recompute": "selective"}
+    if row["ep"] == "1":
+        setup["pointwise"] = BY_INDICES
     return run_of(row, "megatron",
                   dict(layers=24, hidden=2048, heads=16, experts=8, top_k=2,
                        expert_ffn=5504, gated=1, vocab=151936,

@@ -75,6 +75,44 @@ TEST(PyTorchTraffic, ExpertsMoveRowsOfTheTokensThatVisitThem) {
             PyTorchLaunches(none, 1).forward + 35);
 }
 
+TEST(PyTorchTraffic, RowsByIndicesAreThoseOfTheExpertsOfAGpu) {
+  const LayerSpec layer = MoeBlock();
+  const double elements = static_cast<double>(layer.ffn.experts_per_token) *
+                          static_cast<double>(layer.hidden);
+  const EagerPasses one = IndexedRowBytes(layer, 16, {});
+  EXPECT_EQ(Sum(one.forward), 23 * 16 * elements);
+  EXPECT_EQ(Sum(one.backward), 27 * 16 * elements);
+  // Tensor-parallel GPUs have all rows of experts that they share, and a part
+  // of those of whole experts.
+  EXPECT_EQ(Sum(IndexedRowBytes(layer, 16, {.tp = 4}).forward),
+            Sum(one.forward));
+  EXPECT_EQ(Sum(IndexedRowBytes(layer, 16, {.tp = 4, .expert_tp = 1}).forward),
+            Sum(one.forward) / 4);
+}
+
+TEST(PyTorchTraffic, MegatronWithoutFusedKernelsSortsRowsByIndices) {
+  JobSpec job = JobOf({{MoeBlock()}}, {.dp = 8});
+  const auto cost = [&](bool eager, int32_t ep) {
+    job.setup.eager_pointwise = eager;
+    job.parallel.ep = ep;
+    return StageCostModel(job).Cost(StageOf(1), Sequences(1, 1024), true);
+  };
+  const StageCost fused = cost(false, 1);
+  const StageCost slow = cost(true, 1);
+  // 8 and 16 bytes an element of norms and sums, 23 and 27 of eight rows.
+  const double elements = 1024.0 * 2048;
+  const double second_bytes =
+      job.cluster.device.memory_bandwidth.bytes_per_second *
+      job.cluster.device.memory_efficiency;
+  EXPECT_NEAR(ToSeconds(slow.forward - fused.forward),
+              (8 + 23 * 8 / 0.75) * elements / second_bytes, 1e-8);
+  EXPECT_NEAR(ToSeconds(slow.backward - fused.backward),
+              (16 + 27 * 8 / 0.75) * elements / second_bytes, 1e-8);
+  // Rows of an all-to-all are sorted by other code.
+  EXPECT_NEAR(ToSeconds(cost(true, 8).forward - cost(false, 8).forward),
+              8 * elements / second_bytes, 1e-8);
+}
+
 TEST(PyTorchTraffic, ALossInFp32MovesMore) {
   const LayerSpec head = LossHeadLayer();
   const EagerPasses wide = PyTorchBytes(head, 3, {}, true);

@@ -36,6 +36,13 @@ constexpr double kFarTransferUs = 15;
 constexpr double kNearTransferUs = 5;
 constexpr double kPeerUs = 0.25;
 
+// Bytes of a step of NCCL's buffers, which are filled in eight steps
+// (src/include/device.h): LL and LL128.
+constexpr double kStepLl = 65536;
+constexpr double kStepLl128 = 614400;
+// Smallest broadcast that takes LL128, bytes.
+constexpr double kLeastLl128 = 1 << 20;
+
 double Log2(double x) { return std::log2(std::max(x, 1.0)); }
 
 // Returns the latency of a step in microseconds.
@@ -108,6 +115,25 @@ double RingModelSeconds(OpType op, double bytes, const RingGroup& group,
     best = std::min(best, tree_us * 1e-6 + 2 * bytes / (rate * kTreeShare));
   }
   return best;
+}
+
+double BroadcastWaitSeconds(double bytes, const RingGroup& group,
+                            const RingLinks& links) {
+  if (group.ranks <= 1 || bytes <= 0) return 0;
+  const auto n = static_cast<double>(group.ranks);
+  const double g = static_cast<double>(
+      std::clamp<int64_t>(group.ranks_per_node, 1, group.ranks));
+  const double nodes = std::ceil(n / g);
+  const bool small = bytes < kLeastLl128;
+  const Protocol& p = kProtocols[small ? 0 : 1];
+  const bool pcie = links.node_bytes_per_second < kLeastNvlink;
+  const double us = p.ring_base +
+                    (n - nodes) * Latency(pcie ? p.ring_pcie : p.ring_nvlink,
+                                          links.node_extra_us) +
+                    (nodes - 1) * Latency(p.ring_network, links.nic_extra_us);
+  if (nodes <= 1) return us * 1e-6;
+  const double block = std::min(small ? kStepLl : kStepLl128, bytes / g);
+  return us * 1e-6 + (nodes - 1) * block / links.nic_bytes_per_second;
 }
 
 }  // namespace pipeloom::emulator

@@ -12,6 +12,15 @@
 // the node over one NIC and concurrently the rest over the node's links, plus
 // 0.25 us for each peer.
 //
+// A broadcast of a whole tensor hands each block on from rank to rank, and a
+// card has to have a block before it can send it:
+//
+//   wait = base + (n - m) * near + (m - 1) * (far + block / nic)
+//
+// The block is a step of the protocol's buffer or, if that is less, a channel's
+// share of the tensor; there is a channel for each GPU of a node, two for each
+// of four cards of a node of eight.
+//
 // Latencies (base, near, far) and the protocols' shares of the bandwidth are
 // the tuning constants of NCCL 2.2x (src/graph/tuning.cc, BSD-3). Compared with
 // all-reduces of 64 MB on A100 nodes with a slow network (vidur, MIT), whose
@@ -52,6 +61,12 @@ double WireShare(OpType op, int64_t ranks);
 // needed has no bandwidth. REQUIRES: IsCollective(op).
 double RingModelSeconds(OpType op, double bytes, const RingGroup& group,
                         const RingLinks& links);
+
+// Returns the seconds from the beginning of a broadcast of `bytes` until its
+// first block has reached all ranks. Tensors below 1 MiB take LL, others LL128.
+// 0 for one rank or no bytes.
+double BroadcastWaitSeconds(double bytes, const RingGroup& group,
+                            const RingLinks& links);
 
 }  // namespace pipeloom::emulator
 

@@ -145,6 +145,47 @@ std::vector<MatrixShape> MatricesOnGpu(const LayerSpec& layer,
   return shapes;
 }
 
+void TensorCount::Add(const TensorCount& other) {
+  matrices += other.matrices;
+  vectors += other.vectors;
+  largest = std::max(largest, other.largest);
+}
+
+LayerTensors TensorsOnGpu(const LayerSpec& layer,
+                          const ParallelLayout& parallel) {
+  LayerTensors tensors;
+  const ShardedParameters own = ParametersOnGpu(layer, parallel);
+  const int64_t vectors = std::min(layer.vector_parameters, own.dense);
+  if (vectors > 0 && layer.hidden > 0) {
+    tensors.dense.vectors = CeilDiv(vectors, layer.hidden);
+  }
+  LayerSpec dense = layer;  // Without routed experts.
+  if (layer.ffn.experts > 0) {
+    dense.ffn.experts = 0;
+    dense.ffn.hidden = layer.ffn.shared_experts * layer.ffn.expert_hidden;
+    tensors.experts.matrices =
+        CeilDiv(layer.ffn.experts, int64_t{parallel.ep}) *
+        (layer.ffn.gated ? 3 : 2);
+    tensors.experts.largest = CeilDiv(own.experts, tensors.experts.matrices);
+  }
+  const std::vector<MatrixShape> shapes = MatricesOnGpu(dense, parallel);
+  // The last two are those of a feed-forward, the first of which has two halves
+  // if it is gated.
+  const bool has_halves = layer.kind == LayerKind::kTransformer &&
+                          dense.ffn.hidden > 0 && layer.ffn.gated;
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    const int64_t parts = has_halves && i + 2 == shapes.size() ? 2 : 1;
+    tensors.dense.Add(
+        {.matrices = parts,
+         .largest = shapes[i].outputs * shapes[i].inputs / parts});
+  }
+  if (layer.ffn.experts > 0) ++tensors.dense.matrices;  // The router.
+  if (tensors.dense.matrices == 0 && own.dense > vectors) {
+    tensors.dense.Add({.matrices = 1, .largest = own.dense - vectors});
+  }
+  return tensors;
+}
+
 int64_t CastParameters(const LayerSpec& layer, const ParallelLayout& parallel) {
   if (layer.kind != LayerKind::kTransformer) return 0;
   const ShardedParameters own = ParametersOnGpu(layer, parallel);

@@ -54,6 +54,24 @@ struct MatrixShape {
 std::vector<MatrixShape> MatricesOnGpu(const LayerSpec& layer,
                                        const ParallelLayout& parallel);
 
+// Trained tensors on one GPU.
+struct TensorCount {
+  int64_t matrices = 0;
+  int64_t vectors = 0;
+  int64_t largest = 0;  // Parameters of the largest tensor.
+  void Add(const TensorCount& other);
+};
+// The tensors that as many GPUs hold as dense weights, or as experts.
+struct LayerTensors {
+  TensorCount dense;
+  TensorCount experts;
+};
+// Returns the layer's tensors as plain PyTorch has them: the products into an
+// attention are one matrix, the halves of a gated feed-forward two; of low
+// ranks, experts and convolutions, one of equal size for each product.
+LayerTensors TensorsOnGpu(const LayerSpec& layer,
+                          const ParallelLayout& parallel);
+
 // Returns the parameters of a GPU that products of the setup's low precision
 // take: matrices of transformer layers without router and modulation.
 int64_t CastParameters(const LayerSpec& layer, const ParallelLayout& parallel);

@@ -116,6 +116,14 @@ StageMemory StageCostModel::Memory(const Stage& stage) const {
   }
   memory.optimizer = state.Stored(trained, bytes.optimizer,
                                   OptimizerSharding::kZero1, parallel);
+  // The fullest owner has at least the largest tensor.
+  if (state.HasOwners(state.ShardsOf(DenseReplicas(parallel)))) {
+    const LayerTensors tensors = state.TensorsOf(stage);
+    memory.optimizer = std::max(
+        memory.optimizer,
+        Bytes(std::max(tensors.dense.largest, tensors.experts.largest) *
+              bytes.optimizer));
+  }
   return memory;
 }
 
@@ -154,18 +162,27 @@ IdVector<RankId, RankUpdate> StageCostModel::Updates(
   IdVector<RankId, RankUpdate> all(partition.num_ranks);
   // Parameters that are alike in precision and in the number of GPUs that hold
   // the same share buckets.
-  std::map<std::tuple<RankId, Precision, int32_t>, ShardedParameters> alike;
+  struct Alike {
+    ShardedParameters parameters;
+    LayerTensors tensors;
+  };
+  std::map<std::tuple<RankId, Precision, int32_t>, Alike> alike;
   for (const StageId s : partition.stages.ids()) {
     const Stage& stage = partition.stages[s];
     if (state.job.IsFrozen(stage.module)) continue;
     const ShardedParameters own = state.TrainedParameters(stage);
     if (own.dense + own.experts == 0) continue;
     const int32_t copies = state.LayoutOf(stage).tensor_copies;
-    ShardedParameters& sum =
+    Alike& sum =
         alike[{stage.rank, state.PrecisionOn(state.ModuleOf(stage), stage.rank),
                copies}];
-    sum.dense += own.dense;
-    sum.experts += own.experts;
+    sum.parameters.dense += own.dense;
+    sum.parameters.experts += own.experts;
+    if (state.job.setup.broadcasts_weights) {
+      const LayerTensors tensors = state.TensorsOf(stage);
+      sum.tensors.dense.Add(tensors.dense);
+      sum.tensors.experts.Add(tensors.experts);
+    }
     ParallelLayout parallel = state.job.parallel;
     parallel.dp *= copies;
     all[stage.rank].parts.push_back(
@@ -178,10 +195,12 @@ IdVector<RankId, RankUpdate> StageCostModel::Updates(
     const auto [rank, precision, copies] = key;
     ParallelLayout parallel = state.job.parallel;
     parallel.dp *= copies;
-    state.AddUpdate(sum.dense, precision, GroupKind::kData,
-                    DenseReplicas(parallel), copies, rank, &all[rank]);
-    state.AddUpdate(sum.experts, precision, GroupKind::kExpertData,
-                    ExpertReplicas(parallel), copies, rank, &all[rank]);
+    state.AddUpdate(sum.parameters.dense, sum.tensors.dense, precision,
+                    GroupKind::kData, DenseReplicas(parallel), copies, rank,
+                    &all[rank]);
+    state.AddUpdate(sum.parameters.experts, sum.tensors.experts, precision,
+                    GroupKind::kExpertData, ExpertReplicas(parallel), copies,
+                    rank, &all[rank]);
   }
   for (const Stage& stage : partition.stages) {
     if (state.job.IsFrozen(stage.module)) continue;

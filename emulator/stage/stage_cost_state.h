@@ -14,6 +14,8 @@
 #include "emulator/cost/straggler.h"
 #include "emulator/framework/attention_kernels.h"
 #include "emulator/framework/framework_price.h"
+#include "emulator/network/group_placement.h"
+#include "emulator/network/ring_model.h"
 #include "emulator/ops/layer_fingerprint.h"
 #include "emulator/ops/layer_tokens.h"
 #include "emulator/stage/cluster_view.h"
@@ -180,6 +182,24 @@ struct StageCostState {
     }
   }
 
+  // Returns the trained tensors of the stage on one GPU. Adapters of a layer
+  // count as one.
+  LayerTensors TensorsOf(const Stage& stage) const {
+    LayerTensors sum;
+    const int64_t adapter_rank = ModuleOf(stage).adapter_rank;
+    ForEachLayer(stage, [&](const LayerSpec& layer) {
+      const ParallelLayout& parallel = LayoutOf(stage).parallel;
+      if (adapter_rank > 0) {
+        const int64_t own = TrainedOnGpu(layer, parallel, adapter_rank).dense;
+        if (own > 0) sum.dense.Add({.matrices = 1, .largest = own});
+        return;
+      }
+      const LayerTensors tensors = TensorsOnGpu(layer, parallel);
+      sum.dense.Add(tensors.dense);
+      sum.experts.Add(tensors.experts);
+    });
+    return sum;
+  }
   // Returns the trained parameters of the stage on one GPU, and those of its
   // largest layer.
   ShardedParameters TrainedParameters(const Stage& stage,
@@ -244,11 +264,42 @@ struct StageCostState {
                : BucketsOf(parameters, replicas, job.setup.bucket_parameters);
   }
 
+  // Returns whether whole tensors of the optimizer's state belong to one of
+  // `shards` replicas each.
+  bool HasOwners(int64_t shards) const {
+    return job.setup.broadcasts_weights && shards > 1 &&
+           job.training.optimizer_sharding == OptimizerSharding::kZero1;
+  }
+  // Returns the waits of the owners' broadcasts over `shards` replicas for
+  // their first blocks. Owners of matrices come first, those who have vectors
+  // only next; each begins when the last one's tensors have arrived.
+  Duration BroadcastWaits(const TensorCount& tensors, double parameters,
+                          GroupKind group, int64_t shards) const {
+    const CollectiveOp op{
+        .kind = Collective::kAllGather, .group = group, .size = shards};
+    const RingGroup ring{
+        .ranks = shards,
+        .ranks_per_node = GroupInNode(job.cluster, job.parallel, op)};
+    const RingLinks links{
+        .node_bytes_per_second =
+            job.cluster.intra_node.bandwidth.bytes_per_second,
+        .nic_bytes_per_second =
+            job.cluster.inter_node.bandwidth.bytes_per_second};
+    const int64_t matrices = std::min(tensors.matrices, shards);
+    const int64_t vectors = std::min(tensors.vectors, shards - matrices);
+    const double bytes = parameters * Real(job.setup.weight_bytes) /
+                         Real(std::max<int64_t>(matrices, 1));
+    const double own_vector = Real(job.setup.weight_bytes);  // At least.
+    return Seconds(Real(matrices) * BroadcastWaitSeconds(bytes, ring, links) +
+                   Real(vectors) *
+                       BroadcastWaitSeconds(own_vector, ring, links));
+  }
+
   // Adds reduction, optimizer step and gather of parameters that `replicas`
   // GPUs hold alike to an update of the rank.
-  void AddUpdate(int64_t parameters, Precision precision, GroupKind group,
-                 int64_t replicas, int32_t tensor_copies, RankId rank,
-                 RankUpdate* update) const {
+  void AddUpdate(int64_t parameters, const TensorCount& tensors,
+                 Precision precision, GroupKind group, int64_t replicas,
+                 int32_t tensor_copies, RankId rank, RankUpdate* update) const {
     if (parameters == 0) return;
     const OpCostModel& costs = CostsOn(rank);
     const OptimizerSharding sharding = job.training.optimizer_sharding;
@@ -275,7 +326,9 @@ struct StageCostState {
       update->reduce +=
           starts + collective(Collective::kReduceScatter, count * gradients);
     }
-    if (shards < replicas) {  // Each copy of the state needs the whole sum.
+    const bool has_owners = HasOwners(shards);
+    // Each copy of the state needs the whole sum.
+    if (shards < replicas || has_owners) {
       update->reduce += collective(Collective::kAllGather, count * gradients);
     }
     if (shards > 1 && sharding < OptimizerSharding::kZero3) {
@@ -283,6 +336,9 @@ struct StageCostState {
                                        count * (precision == Precision::kFp32
                                                     ? 4
                                                     : job.setup.weight_bytes));
+    }
+    if (has_owners) {
+      update->gather += BroadcastWaits(tensors, count, group, shards);
     }
     // Read: gradient, fp32 weight, moments. Written: the last two of them and
     // the weight that products read. Without an fp32 weight the 16-bit one is
@@ -296,10 +352,13 @@ struct StageCostState {
     const double weight = precision == Precision::kFp32 ? 0 : has_copy ? 2 : 4;
     const double traffic = summed + 2 * state + weight +
                            kNormAndClearBytes * summed / Real(bytes.gradients);
+    // The fullest owner has at least the largest tensor.
+    const double updated = std::max(count / Real(shards),
+                                    has_owners ? Real(tensors.largest) : 0.0);
     update->optimizer +=
-        Slowed(costs.Cost(MemoryOp{.bytes = count / Real(shards) * traffic,
+        Slowed(costs.Cost(MemoryOp{.bytes = updated * traffic,
                                    .kind = MemoryKind::kOptimizer,
-                                   .rows = count / Real(shards),
+                                   .rows = updated,
                                    .width = 1}),
                view.PlaceOf(rank).slow);
     // Gradients that are not sharded are cleared as a whole on each GPU.

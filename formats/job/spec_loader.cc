@@ -309,6 +309,7 @@ void ReadSetup(ObjectReader& reader, JobSpec* job) {
   reader.Read("scattered_sends", &setup.scattered_sends);
   reader.Read("optimizer_group", 0, 1 << 20, &setup.optimizer_group);
   reader.Read("gathers_wait", &setup.gathers_wait);
+  reader.Read("broadcasts_weights", &setup.broadcasts_weights);
   reader.Read("bucket_parameters", 0, int64_t{1} << 40,
               &setup.bucket_parameters);
   reader.Read("straggle", 0.0, 1.0, &setup.straggle);

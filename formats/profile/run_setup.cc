@@ -184,8 +184,16 @@ absl::Status ReadRunSetup(const std::string& where, absl::string_view text,
                         {{"apart", true}, {"fused", false}});
   s.optimizer_group = static_cast<int32_t>(
       std::min<int64_t>(words.Int("optimizer_group", 0, 0), 1 << 20));
-  s.gathers_wait = words.OneOf<bool>("weight_gathers", s.gathers_wait,
-                                     {{"wait", true}, {"overlap", false}});
+  enum class Gathers { kMissing, kOverlap, kWait, kBroadcast };
+  const auto gathers =
+      words.OneOf<Gathers>("weight_gathers", Gathers::kMissing,
+                           {{"wait", Gathers::kWait},
+                            {"overlap", Gathers::kOverlap},
+                            {"broadcast", Gathers::kBroadcast}});
+  if (gathers != Gathers::kMissing) {
+    s.gathers_wait = gathers != Gathers::kOverlap;
+    s.broadcasts_weights = gathers == Gathers::kBroadcast;
+  }
   s.bucket_parameters =
       std::min(words.Int("bucket", s.bucket_parameters, 0), int64_t{1} << 40);
   s.fp32_loss = words.OneOf<bool>("loss", s.fp32_loss,

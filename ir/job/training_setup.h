@@ -165,6 +165,11 @@ struct TrainingSetup {
   // first pass; otherwise each is gathered behind the passes before it is
   // needed.
   bool gathers_wait = false;
+  // Whether ZeRO-1 divides the optimizer's state by whole tensors, each of
+  // which belongs to one replica: gradients are all-reduced, and the owners
+  // broadcast their weights one after another (InternEvo). Otherwise each
+  // replica has an equal share of all tensors.
+  bool broadcasts_weights = false;
   // Least parameters of a bucket, which is reduced and gathered by itself,
   // where updates overlap. 0: Megatron-Core's 40 million, or a million for each
   // replica if that is more.

@@ -148,6 +148,14 @@ absl::Status CheckSharding(const TrainerLimits& trainer, const JobSpec& job) {
           "OPTIMIZER_SHARDING_ZERO1 is right");
     }
   }
+  if (job.setup.broadcasts_weights && sharding == OptimizerSharding::kZero1 &&
+      !trainer.free_division) {
+    return CannotExecute(
+        trainer,
+        "setup.broadcasts_weights is true; the trainer gives each replica an "
+        "equal share of the optimizer's state and not whole tensors, so false "
+        "is right");
+  }
   const int32_t group = OptimizerGroup(job);
   if (group == 0) return absl::OkStatus();
   const int32_t all = layout.dp * layout.cp;

@@ -107,6 +107,7 @@ void SetSetup(const TrainingSetup& setup, v1::TrainingSetup* proto) {
   proto->set_paired_forwards(setup.paired_forwards);
   proto->set_optimizer_group(setup.optimizer_group);
   proto->set_gathers_wait(setup.gathers_wait);
+  proto->set_broadcasts_weights(setup.broadcasts_weights);
   proto->set_optimizer_bytes(setup.optimizer_bytes);
   proto->set_bucket_parameters(setup.bucket_parameters);
   proto->set_pads_vocabulary(setup.pads_vocabulary);

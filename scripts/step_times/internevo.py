@@ -14,8 +14,19 @@ def internevo(row):
     setup = {"attention": "flash1", "precision": row["precision"],
              "sequence_parallel": "no", "gradient_bytes": 2,
              "sharding": "zero1", "recompute": row["recompute"],
-             "weight_gathers": "wait",  # overlap_sync_param is off.
-             "gradient_sums": "apart"}  # By autograd.
+             # Norms cast what they read to fp32 and back (_residual.float()),
+             # and metrics run on the logits (AccPerplex).
+             "pointwise": "eager",
+             # Whole tensors have an owner (_partition_param_list), who
+             # broadcasts them behind the update (overlap_sync_param is off);
+             # gradients are all-reduced (reduce_rank is None).
+             "weight_gathers": "broadcast",
+             "gradient_sums": "apart",  # By autograd.
+             "bucket": 512 * 1024 * 1024}  # reduce_bucket_size
+    # Without checkpoints of layers, those of norms and residual sums are on
+    # (dropout_selective_checkpoint).
+    if row["recompute"] == "none":
+        setup["recompute"] = "norms"
     # "zero1 over 8 GPUs": divided among 8 of the replicas.
     if group[2].isdigit() and int(group[2]) < int(row["dp"]):
         setup["optimizer_group"] = group[2]

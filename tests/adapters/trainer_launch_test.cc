@@ -343,6 +343,12 @@ TEST(TrainerJob, NamesDivisionsThatCannotBeSet) {
        {"OPTIMIZER_SHARDING_ZERO3;", "OPTIMIZER_SHARDING_ZERO1 is right"}},
       {"megatron",
        [](JobSpec& job) {
+         job.training.optimizer_sharding = OptimizerSharding::kZero1;
+         job.setup.broadcasts_weights = true;
+       },
+       {"setup.broadcasts_weights is true", "so false is right"}},
+      {"megatron",
+       [](JobSpec& job) {
          job.parallel.dp = 4;
          job.setup.optimizer_group = 3;
        },

@@ -206,6 +206,26 @@ TEST(RingModel, ReachesTheBusBandwidthOfLargeBuffers) {
               8e9 * 15 / 16 / 300e9, 1e-3);
 }
 
+// Closed form: four nodes of eight, three hops between nodes, 28 inside.
+TEST(RingModel, ABroadcastIsHandedOnBlockByBlock) {
+  const RingLinks links{.node_bytes_per_second = 200e9,
+                        .nic_bytes_per_second = 5e9};
+  const auto wait_us = [&](double bytes, const RingGroup& group) {
+    return BroadcastWaitSeconds(bytes, group, links) * 1e6;
+  };
+  const double block_us = 614400 / 5e3;
+  EXPECT_NEAR(wait_us(100e6, {32, 8}), 14 + 28 * 1.9 + 3 * (4 + block_us),
+              1e-6);
+  // A tensor of any size from eight blocks on waits as long.
+  EXPECT_EQ(wait_us(100e6, {32, 8}), wait_us(200e6, {32, 8}));
+  // A vector's share of each channel is less than a block.
+  EXPECT_NEAR(wait_us(8000, {32, 8}), 6.6 + 28 * 0.6 + 3 * (2.7 + 1000 / 5e3),
+              1e-6);
+  EXPECT_NEAR(wait_us(100e6, {8, 8}), 14 + 7 * 1.9, 1e-6);
+  EXPECT_EQ(wait_us(100e6, {1, 1}), 0);
+  EXPECT_EQ(wait_us(0, {32, 8}), 0);
+}
+
 TEST(RingModel, SendsFromGpuToGpuOverOneNic) {
   EXPECT_NEAR(RingModelSeconds(OpType::kSendRecv, 45e6, {2, 1}, kFast),
               1.015e-3, 1e-9);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "emulator/network/ring_model.h"
 #include "emulator/stage/stage_cost.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -82,6 +83,49 @@ TEST(RankUpdate, AGroupHasOneCopyOfTheOptimizerAndTheSumOfAllReplicas) {
   // A group of all replicas, or more, is the same as none.
   EXPECT_EQ(update(job(16, kZero1, 16)), update(whole));
   EXPECT_EQ(update(job(16, kZero1, 99)), update(whole));
+}
+
+// A layer has seven tensors: five matrices and two vectors of its norms.
+TEST(RankUpdate, OwnersOfWholeTensorsBroadcastThemInTurn) {
+  const auto job = [](int32_t dp, bool broadcasts) {
+    JobSpec made = JobOf({{Llama3Block(), Llama3Block()}}, {.dp = dp});
+    made.training.optimizer_sharding = OptimizerSharding::kZero1;
+    made.setup.broadcasts_weights = broadcasts;
+    return made;
+  };
+  Partition partition;
+  partition.num_ranks = 1;
+  partition.num_segments = 1;
+  partition.stages.push_back(StageOf(2, 0, 0));
+  const auto update = [&](const JobSpec& made) {
+    return StageCostModel(made).Updates(partition)[RankId(0)];
+  };
+  JobSpec whole = job(16, true);
+  whole.training.optimizer_sharding = OptimizerSharding::kNone;
+  EXPECT_EQ(update(job(16, true)).reduce, update(whole).reduce);
+  const ClusterSpec& cluster = whole.cluster;
+  const RingLinks links{
+      .node_bytes_per_second = cluster.intra_node.bandwidth.bytes_per_second,
+      .nic_bytes_per_second = cluster.inter_node.bandwidth.bytes_per_second};
+  const RingGroup ring{16, cluster.gpus_per_node};
+  const int64_t matrices = 10;
+  const int64_t vectors = 4;
+  EXPECT_NEAR(
+      ToSeconds(update(job(16, true)).gather - update(job(16, false)).gather),
+      static_cast<double>(matrices) * BroadcastWaitSeconds(1e8, ring, links) +
+          static_cast<double>(vectors) * BroadcastWaitSeconds(2, ring, links),
+      1e-8);
+  // On 64 replicas most own nothing, and the largest tensor, half of the first
+  // feed-forward product, is its owner's.
+  const auto optimizer = [&](int32_t dp, bool broadcasts) {
+    return StageCostModel(job(dp, broadcasts))
+        .Memory(partition.stages[StageId(0)])
+        .optimizer;
+  };
+  EXPECT_EQ(optimizer(64, true), Bytes(int64_t{4096} * 14336 * 12));
+  EXPECT_LT(optimizer(64, false), optimizer(64, true));
+  EXPECT_EQ(optimizer(2, true), optimizer(2, false));
+  EXPECT_GT(update(job(64, true)).optimizer, update(job(64, false)).optimizer);
 }
 
 TEST(RankUpdate, BucketsHaveFortyMillionParametersOrAMillionAReplica) {

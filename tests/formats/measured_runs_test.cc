@@ -239,6 +239,7 @@ TEST(MeasuredRunsTest, ReadsHowMlperfSubmissionsRun) {
                 (block.ffn.gated ? 2 : 1) * block.ffn.hidden);
   EXPECT_EQ(run.setup.optimizer_group, 8);
   EXPECT_TRUE(run.setup.gathers_wait);
+  EXPECT_FALSE(run.setup.broadcasts_weights);
   EXPECT_EQ(run.setup.bucket_parameters, 768'000'000);
   EXPECT_TRUE(run.setup.fp32_loss);
   EXPECT_EQ(run.setup.straggle, 0.01);
@@ -250,6 +251,12 @@ TEST(MeasuredRunsTest, ReadsHowMlperfSubmissionsRun) {
   EXPECT_EQ(run.recomputed_encoder_layers, 5);
   EXPECT_EQ(run.setup.optimizer_bytes, 10);
   EXPECT_EQ(run.peak_kind, PeakKind::kMean);
+  row.replace(row.find("weight_gathers=wait"), 19, "weight_gathers=broadcast");
+  ASSERT_OK_AND_ASSIGN(
+      const auto owned,
+      ParseMeasuredRuns(std::string(kHeader) + row + kRow, "t.csv"));
+  EXPECT_TRUE(owned[0].setup.gathers_wait);
+  EXPECT_TRUE(owned[0].setup.broadcasts_weights);
   // Off elsewhere.
   EXPECT_EQ(runs[1].setup.optimizer_group, 0);
   EXPECT_FALSE(runs[1].setup.gathers_wait);

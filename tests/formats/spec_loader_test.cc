@@ -231,6 +231,7 @@ TEST(ParseJobTest, ReadsHowAFrameworkRunsExperts) {
                    "\"optimizer_bytes\": 10, \"scattered_sends\": true, "
                    "\"host_per_step_us\": 250, "
                    "\"optimizer_group\": 8, \"gathers_wait\": true, "
+                   "\"broadcasts_weights\": true, "
                    "\"bucket_parameters\": 768000000, "
                    "\"update_contention\": 0.25, "
                    "\"graphs\": \"CUDA_GRAPHS_LAYERS\"}, \"training\":"}});
@@ -260,6 +261,7 @@ TEST(ParseJobTest, ReadsHowAFrameworkRunsExperts) {
   EXPECT_TRUE(job.setup.scattered_sends);
   EXPECT_EQ(job.setup.optimizer_group, 8);
   EXPECT_TRUE(job.setup.gathers_wait);
+  EXPECT_TRUE(job.setup.broadcasts_weights);
   EXPECT_EQ(job.setup.bucket_parameters, 768000000);
   EXPECT_EQ(job.setup.straggle, 0.5);
   EXPECT_EQ(job.setup.update_contention, 0.25);

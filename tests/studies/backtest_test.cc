@@ -266,6 +266,17 @@ TEST(Against, OptimizersInGroupsTakeWhatTheirNetworkTakes) {
   EXPECT_LT(SummarizeErrors(errors).mean, 0.07);
 }
 
+// State over all of 32 to 1,024 GPUs, whose owners broadcast their weights.
+TEST(Against, BroadcastsOfOwnersTakeLongerWithEachNode) {
+  const auto errors =
+      ErrorsOf("internevo", [](const formats::MeasuredRun& run) {
+        return run.setup.broadcasts_weights && run.setup.optimizer_group == 0 &&
+               run.parallel.dp > 8;
+      });
+  EXPECT_EQ(errors.size(), 4u);
+  EXPECT_LT(SummarizeErrors(errors).worst, 0.05);
+}
+
 // Errors of one model on one GPU do not depend on how it is divided.
 TEST(Against, TheA800IsAsFastWithTensorsAsWithPipelines) {
   const auto errors = ErrorsOf("flagperf", [](const formats::MeasuredRun& run) {

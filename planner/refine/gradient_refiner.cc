@@ -70,8 +70,7 @@ RankOrders FusedAfterBackwards(const StageGraph& graph,
 
 }  // namespace
 
-ChooseMemoryOptions OnlyRepairs() {
-  ChooseMemoryOptions options;
+ChooseMemoryOptions OnlyRepairs(ChooseMemoryOptions options) {
   options.rounds = 1;
   options.program.keeps_start = true;
   return options;
@@ -135,8 +134,8 @@ absl::Status GradientRefiner::RunAnew(
   PIPELOOM_ASSIGN_OR_RETURN(
       const std::optional<MemorySelection> selection,
       ChooseAnew(limited_, memory_, orders_, before.value_or(made_.selection),
-                 before.has_value() ? OnlyRepairs() : options, budget_.threads,
-                 [this] { return IsOver(); }));
+                 before.has_value() ? OnlyRepairs(options) : options,
+                 budget_.threads, [this] { return IsOver(); }));
   if (!selection.has_value()) return absl::OkStatus();
   PIPELOOM_RETURN_IF_ERROR(Apply(*selection));
   return TryPairs(*selection);

@@ -20,9 +20,9 @@
 
 namespace pipeloom::planner {
 
-// Options that keep a selection on the ranks that it fits on, which takes less
-// time.
-ChooseMemoryOptions OnlyRepairs();
+// Returns the same options for one round that keeps a selection on the ranks
+// that it fits on, which takes less time.
+ChooseMemoryOptions OnlyRepairs(ChooseMemoryOptions options);
 
 // Chooses memory for these orders within the limits of `limited`, which has
 // everything kept; goes on from `selection`, a guess. nullopt: nothing fits.

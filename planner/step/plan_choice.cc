@@ -18,6 +18,7 @@
 #include "planner/passes/pair_forwards.h"
 #include "planner/passes/pair_passes.h"
 #include "planner/refine/gradient_refiner.h"
+#include "planner/step/time_shares.h"
 #include "planner/strategy_abilities.h"
 
 namespace pipeloom::planner {
@@ -264,22 +265,24 @@ namespace {
 
 // Chooses memory again for the order of `made`, which breaks `limits` where
 // `lowered` are lower, until there is room for the tensors that ranks send and
-// receive. ResourceExhausted: nothing was found that fits.
+// receive. `lowering`: the share of the time that it took to lower `made`.
+// ResourceExhausted: nothing was found that fits.
 absl::StatusOr<Candidate> Refit(const PreparedJob& job, const PlanInput& input,
                                 const partition::BuiltGraph& built,
                                 const partition::StepMemory& memory,
                                 MemorySchedule made,
                                 IdVector<RankId, RankSpec> limits,
                                 IdVector<RankId, RankSpec> lowered,
-                                const SearchBudget& budget) {
+                                double lowering, const SearchBudget& budget) {
   const partition::StepMemory with_forms = WithForms(memory, made.forms);
   for (int attempt = 1; attempt < kMaxAnew; ++attempt) {
     limits = LoweredMore(built.graph, limits, lowered);
     PIPELOOM_ASSIGN_OR_RETURN(
         std::optional<partition::MemorySelection> selection,
         ChooseAnew(built.graph.WithRanks(limits), with_forms,
-                   made.found.schedule.order, made.selection, OnlyRepairs(),
-                   budget.threads, [&] { return budget.Abandoned(); }));
+                   made.found.schedule.order, made.selection,
+                   OnlyRepairs(ChoiceOptions(lowering)), budget.threads,
+                   [&] { return budget.Abandoned(); }));
     if (!selection.has_value()) break;
     made.selection = *std::move(selection);
     PIPELOOM_ASSIGN_OR_RETURN(
@@ -331,7 +334,7 @@ absl::StatusOr<Candidate> PlanChoice(
     if (fixed == nullptr) {
       absl::StatusOr<Candidate> fitting =
           Refit(job, input, built, memory, candidate.made, before_tightening,
-                limits, budget);
+                limits, SpentOf(input) - begin, budget);
       if (!absl::IsResourceExhausted(fitting.status())) return fitting;
     }
     // The order changes with the limits, and with the order the tensors under
@@ -414,8 +417,9 @@ absl::Status ImproveCandidate(const PreparedJob& job, const PlanInput& input,
     over = Tighten(graph, peaks, &limits);
     if (over && SpentOf(input) >= kRefitUntil) break;
     if (over) {
-      absl::StatusOr<Candidate> fitting = Refit(
-          job, input, built, memory, candidate.made, before, limits, rest);
+      absl::StatusOr<Candidate> fitting =
+          Refit(job, input, built, memory, candidate.made, before, limits,
+                best->lowering, rest);
       if (fitting.ok()) {
         over = false;
         candidate = *std::move(fitting);
@@ -475,12 +479,13 @@ absl::StatusOr<Candidate> MakeToFit(const PreparedJob& job,
   PIPELOOM_ASSIGN_OR_RETURN(made.found.schedule,
                             TimeSchedule(graph, made.found.schedule.order));
   IdVector<RankId, RankSpec> lowered = limits;
+  const double begin = SpentOf(input);
   PIPELOOM_ASSIGN_OR_RETURN(
       std::optional<Candidate> candidate,
       MakeCandidate(job, input, built, memory, made, limits, &lowered));
   if (candidate.has_value()) return *std::move(candidate);
   return Refit(job, input, built, memory, std::move(made), std::move(limits),
-               std::move(lowered), budget);
+               std::move(lowered), SpentOf(input) - begin, budget);
 }
 
 absl::StatusOr<RobustReport> MakeRobust(const PreparedJob& job,

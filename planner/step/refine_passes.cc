@@ -407,7 +407,7 @@ absl::Status RefineGradients(const PreparedJob& job, const PlanInput& input,
         std::optional<Candidate> anew,
         PutOffAnew(job, input, built, choices, made, limits,
                    made.found.schedule.step_time().count(),
-                   {.rounds = RoundsToChoose(best->lowering)}, budget));
+                   ChoiceOptions(best->lowering), budget));
     if (anew.has_value() && anew->predicted.finish < best->predicted.finish) {
       *best = *std::move(anew);
     }
@@ -432,7 +432,7 @@ absl::StatusOr<Candidate> RefineSearched(const PreparedJob& job,
   PIPELOOM_ASSIGN_OR_RETURN(
       std::optional<Candidate> anew,
       PutOffAnew(job, input, built, memory, made, from.limits, kNoLimit,
-                 {.rounds = RoundsToChoose(from.lowering)}, budget));
+                 ChoiceOptions(from.lowering), budget));
   if (anew.has_value() && budget.spent && budget.spent() > kAnewUntil) {
     return *std::move(anew);
   }

@@ -76,13 +76,21 @@ class TimeShares {
 };
 
 // Where lowering a plan takes a larger share of the time than this, memory for
-// refined passes is chosen in so many rounds only.
+// refined passes is chosen in so many rounds only, and its programs get so many
+// rounds of prices. Of the rounds of prices, 40, 10 and 4 were compared on
+// steps of dip-vlm-l (docs/evaluation/search_parts.md).
 inline constexpr double kLongLowering = 0.015;
 inline constexpr int32_t kFewRounds = 2;
+inline constexpr int32_t kFewPriceRounds = 10;
 
-// Returns in how many rounds it is chosen.
-inline int32_t RoundsToChoose(double lowering) {
-  return lowering > kLongLowering ? kFewRounds : ChooseMemoryOptions().rounds;
+// Returns how it is chosen.
+inline ChooseMemoryOptions ChoiceOptions(double lowering) {
+  ChooseMemoryOptions options;
+  if (lowering > kLongLowering) {
+    options.rounds = kFewRounds;
+    options.program.root_rounds = kFewPriceRounds;
+  }
+  return options;
 }
 
 }  // namespace pipeloom::planner

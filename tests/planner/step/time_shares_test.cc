@@ -11,7 +11,9 @@ TEST(TimeSharesTest, SmallStepsAreSearchedAndRefinedNearlyToTheEnd) {
   EXPECT_GE(small.RefiningEnd(), 0.9);
   EXPECT_GE(small.PairedEnd(), 0.95);
   EXPECT_GE(small.LatestToRefine(0), 0.95);
-  EXPECT_EQ(RoundsToChoose(0), ChooseMemoryOptions().rounds);
+  EXPECT_EQ(ChoiceOptions(0).rounds, ChooseMemoryOptions().rounds);
+  EXPECT_EQ(ChoiceOptions(0).program.root_rounds,
+            ChooseMemoryOptions().program.root_rounds);
 }
 
 // dip-vlm-l in 100 ms: a plan is lowered in 3 % of the time, and made and
@@ -22,7 +24,9 @@ TEST(TimeSharesTest, LargeStepsLeaveTimeForWhatComesAfter) {
   EXPECT_LE(large.PairedEnd() + 0.13, 1);
   EXPECT_LE(large.LatestToRefine(0.38) + 0.38 + 0.04, 1);
   EXPECT_LE(large.UnpairedEnd() + 0.38, 0.96);
-  EXPECT_LT(RoundsToChoose(0.032), ChooseMemoryOptions().rounds);
+  EXPECT_LT(ChoiceOptions(0.032).rounds, ChooseMemoryOptions().rounds);
+  EXPECT_LT(ChoiceOptions(0.032).program.root_rounds,
+            ChooseMemoryOptions().program.root_rounds);
 }
 
 TEST(TimeSharesTest, EveryPartEndsEarlierIfPlansTakeLonger) {
@@ -36,7 +40,8 @@ TEST(TimeSharesTest, EveryPartEndsEarlierIfPlansTakeLonger) {
     EXPECT_LT(longer.SearchedEnd(), shares.SearchedEnd());
     EXPECT_LE(longer.LatestToRefine(0.1), shares.LatestToRefine(0.1));
     EXPECT_GE(longer.LeastPaired(), shares.LeastPaired());
-    EXPECT_LE(RoundsToChoose(lowering + 0.01), RoundsToChoose(lowering));
+    EXPECT_LE(ChoiceOptions(lowering + 0.01).rounds,
+              ChoiceOptions(lowering).rounds);
   }
 }
 

@@ -1,8 +1,8 @@
 // Improves the first answer before all else. For steps with a dominant
 // microbatch: forwards and backwards, then so the worker's share of the choices
 // that spread microbatches over the step, and some choices drawn at random. On
-// graphs that are not large, and if the first answer is known to be good, a
-// tabu search follows.
+// graphs that are not large (SearchState::is_large, is_large_and_limited), and
+// if the first answer is known to be good, a tabu search follows.
 #ifndef PIPELOOM_PLANNER_MOVES_START_IMPROVE_FIRST_H_
 #define PIPELOOM_PLANNER_MOVES_START_IMPROVE_FIRST_H_
 

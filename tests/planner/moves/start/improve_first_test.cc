@@ -82,5 +82,21 @@ TEST(ImproveFirstTest, DrawsFewerSpreadsOnLargeGraphsUnderALimit) {
   EXPECT_LE(evaluations(true) + 60, evaluations(false));
 }
 
+TEST(ImproveFirstTest, OnLargeGraphsUnderALimitOnlyGoodAnswersArePolished) {
+  const auto evaluations = [](bool limited, bool warm_start) {
+    MoveProblem problem(LargePipeline(false));
+    EXPECT_FALSE(problem.state->has_dominant());
+    problem.space.is_limited = limited;
+    problem.space.warm_start = warm_start;
+    ImproveFirst move(*problem.state);
+    problem.Run(&move, kEnough);
+    EXPECT_FALSE(move.has_work());
+    return problem.state->evaluations();
+  };
+  EXPECT_EQ(evaluations(true, false), 0);
+  EXPECT_GT(evaluations(true, true), 100);
+  EXPECT_GT(evaluations(false, false), 100);
+}
+
 }  // namespace
 }  // namespace pipeloom::planner

@@ -15,6 +15,7 @@
 #include "planner/moves/turns/kick_microbatches.h"
 #include "planner/moves/turns/perturb_choices.h"
 #include "planner/moves/turns/place_microbatches.h"
+#include "planner/moves/turns/relist_windows.h"
 #include "planner/moves/turns/shake_starts.h"
 #include "planner/moves/turns/solve_windows.h"
 
@@ -43,10 +44,12 @@ constexpr MoveRow kMoves[] = {
     // the 119 limited problems of 1,000 and more tasks of `pipeloom bench
     // --random train:600` (docs/evaluation/search_parts.md).
     {"perturb choices", Make<PerturbChoices>, kTurn, {48, {47}}, {64, {62}}},
-    {"improve best", Make<ImproveBest>, kTurn, {3, {1}}, {}},
     {"anneal sequence", Make<AnnealSequence>, kTurn, {48, {21}}, {64, {32}}},
-    {"shake starts", Make<ShakeStarts>, kTurn, {3, {0, 2}}, {10, {0, 4}}},
-    {"place microbatches", Make<PlaceMicrobatches>, kTurn, {}, {10, {2, 5, 8}}},
+    // Windows have every second turn.
+    {"relist windows", Make<RelistWindows>, kTurn, {2, {0}}, {2, {0}}},
+    {"improve best", Make<ImproveBest>, kTurn, {6, {3}}, {}},
+    {"shake starts", Make<ShakeStarts>, kTurn, {2, {1}}, {20, {1, 9}}},
+    {"place microbatches", Make<PlaceMicrobatches>, kTurn, {}, {20, {5, 11, 17}}},
     {"kick microbatches", Make<KickMicrobatches>, kTurn, {}, {1, {0}}},
     {"solve windows", Make<SolveWindows>, kTurn, {}, {}, {2, {0}}},
 };

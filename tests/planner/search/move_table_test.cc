@@ -73,7 +73,7 @@ TEST(MoveTableTest, MovesThatGainLittleComeSeldom) {
       if (name == "perturb choices" || name == "anneal sequence") {
         EXPECT_LT(count, kTurns / 30);
       } else {
-        EXPECT_GT(count, kTurns / 6);
+        EXPECT_GT(count, kTurns / 12);
       }
     }
   }

@@ -46,7 +46,7 @@ std::string Text(const SearchResult& result) {
 TEST(WorkersTest, TwoAreTheUsualNumberAndSearchAsBeforeTheyWereAnOption) {
   const std::vector<std::string> recorded = {
       "145000 1755 ebc12616e3e5ed28", "53000 1 e29177be2ac83120",
-      "211000 3000 73e7e72eebd59408", "145000 252 583d3e3da46ebaf3",
+      "211000 3000 6c5005d5f52976b5", "145000 252 583d3e3da46ebaf3",
       "248000 2018 59fa2919008747ab", "137000 3000 c1e10d5364ea8876",
       "280000 1 75802e111e8531b2",    "104000 3000 c92d567454659499",
       "228000 3000 3dad9548997fb843", "264000 1 081af5c07caf8435",

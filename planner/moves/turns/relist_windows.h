@@ -26,7 +26,7 @@ class WindowLister {
 
   // Takes a sequence. REQUIRES: it is topological and keeps the limits.
   void Start(absl::Span<const int32_t> sequence);
-  int64_t time() const { return time_; }  // Of the sequence's step, ns.
+  int64_t time() const { return time_; }  // The step time of the sequence, ns.
   const std::vector<int32_t>& sequence() const { return sequence_; }
 
   // Chooses the window of `size` tasks from place `begin` on. Returns whether

@@ -305,9 +305,10 @@ def train(args):
                 print(f"held out  loss {loss:.5f}", flush=True)
     if args.save:
         os.makedirs(args.save, exist_ok=True)
+        path = os.path.join(args.save, f"rank{rank}.pt")
         torch.save({**{name: part.state_dict() for name, part in parts.items()},
-                    "step": args.steps},
-                   os.path.join(args.save, f"rank{rank}.pt"))
+                    "step": args.steps}, path + ".partial")
+        os.replace(path + ".partial", path)
     plans.close()
     dist.barrier()
     dist.destroy_process_group()

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../../python"))
 
@@ -258,6 +259,14 @@ class CaptureTest(unittest.TestCase):
                     ValueError, "text has a loss and feeds image; the planner"):
                 capture.save(path, "m", [lossy, other], [("text", "image")])
             capture.save(path, "m", [other, lossy], [("image", "text")])
+            with open(path, encoding="utf-8") as file:
+                before = file.read()
+            with mock.patch.object(capture.json, "dump",
+                                   side_effect=OSError("disk full")):
+                with self.assertRaisesRegex(OSError, "disk full"):
+                    capture.save(path, "m", [other, lossy], [("image", "text")])
+            with open(path, encoding="utf-8") as file:
+                self.assertEqual(file.read(), before)
         with self.assertRaisesRegex(ValueError, "repeats=5"):
             one.seconds("F", 0, 1, 64, 1)
 

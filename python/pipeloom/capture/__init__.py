@@ -24,6 +24,7 @@ prices the tasks of pipeloom.local and static_plan by these times.
 """
 import dataclasses
 import json
+import os
 from typing import (Any, Callable, Dict, List, Mapping, Optional, Sequence,
                     Set, Tuple)
 
@@ -211,7 +212,7 @@ def _at(layer: Layer, line: Line, tokens: int, instances: int,
 
 def save(path: str, name: str, modules: Sequence[Captured],
          feeds: Sequence[Tuple[str, str]] = ()) -> None:
-    """Writes the model file. `feeds` are pairs of names: a module, and the one
+    """Writes the model file, whole or not at all. `feeds` are pairs of names: a module, and the one
     that its output goes to. ValueError: a name is not there, or twice; or the
     planner would not know of a module's loss."""
     names = [m.name for m in modules]
@@ -233,9 +234,11 @@ def save(path: str, name: str, modules: Sequence[Captured],
     model = {"name": name, "modules": [m.to_json() for m in modules],
              "edges": [{"from": a, "to": b} for a, b in feeds],
              "source": "Captured from modules of torch " + torch.__version__}
-    with open(path, "w", encoding="utf-8") as file:
+    partial = path + ".partial"
+    with open(partial, "w", encoding="utf-8") as file:
         json.dump(model, file, indent=1)
         file.write("\n")
+    os.replace(partial, path)
 
 
 def module(name: str, layers: Sequence[Callable[..., Any]],

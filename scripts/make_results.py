@@ -31,7 +31,7 @@ def main():
                    check=True)
     minutes = (time.monotonic() - begin) / 60
     with open(os.path.join(args.out, "results.md"), encoding="utf-8") as file:
-        tables = file.read()
+        tables = file.read().replace(f"--out {args.out}", "--out DIR")
     with open(path, encoding="utf-8") as file:
         text = file.read()
     section = f"{BEGIN}{tables.rstrip()}\n\nThe run took {minutes:.1f} minutes.\n{END}"

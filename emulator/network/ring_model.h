@@ -18,8 +18,8 @@
 //   wait = base + (n - m) * near + (m - 1) * (far + block / nic)
 //
 // The block is a step of the protocol's buffer or, if that is less, a channel's
-// share of the tensor; there is a channel for each GPU of a node, two for each
-// of four cards of a node of eight.
+// share of the tensor. There is one channel for each GPU of a node: a node of
+// eight GPUs with four network cards has two channels a card.
 //
 // Latencies (base, near, far) and the protocols' shares of the bandwidth are
 // the tuning constants of NCCL 2.2x (src/graph/tuning.cc, BSD-3). Compared with

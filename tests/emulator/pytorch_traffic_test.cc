@@ -82,8 +82,8 @@ TEST(PyTorchTraffic, RowsByIndicesAreThoseOfTheExpertsOfAGpu) {
   const EagerPasses one = IndexedRowBytes(layer, 16, {});
   EXPECT_EQ(Sum(one.forward), 23 * 16 * elements);
   EXPECT_EQ(Sum(one.backward), 27 * 16 * elements);
-  // Tensor-parallel GPUs have all rows of experts that they share, and a part
-  // of those of whole experts.
+  // Where tensor-parallel GPUs share each expert, each has all rows; where each
+  // GPU has whole experts, the rows are divided.
   EXPECT_EQ(Sum(IndexedRowBytes(layer, 16, {.tp = 4}).forward),
             Sum(one.forward));
   EXPECT_EQ(Sum(IndexedRowBytes(layer, 16, {.tp = 4, .expert_tp = 1}).forward),

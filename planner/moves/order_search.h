@@ -4,6 +4,7 @@
 #ifndef PIPELOOM_PLANNER_MOVES_ORDER_SEARCH_H_
 #define PIPELOOM_PLANNER_MOVES_ORDER_SEARCH_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -21,6 +22,11 @@ struct OrderUnits {
   explicit OrderUnits(const StageGraph& graph);
 
   int32_t num_units() const { return static_cast<int32_t>(load.size()); }
+  // Returns whether no unit has more work than another.
+  bool HasEqualLoads() const {
+    return std::all_of(load.begin(), load.end(),
+                       [&](int64_t l) { return l == load.front(); });
+  }
 
   std::vector<int32_t> unit{};  // Indexed by task.
   // Indexed by task: its place among the forwards of its microbatch on its

@@ -98,10 +98,7 @@ void AppendPeriodicPatterns(const std::vector<int32_t>& order,
 // that of their first module.
 std::vector<OrderChoice> LoadOrders(const OrderUnits& units) {
   std::vector<OrderChoice> choices;
-  if (std::all_of(units.load.begin(), units.load.end(),
-                  [&](int64_t load) { return load == units.load.front(); })) {
-    return choices;
-  }
+  if (units.HasEqualLoads()) return choices;
   std::vector<int32_t> by_id(static_cast<size_t>(units.num_units()));
   std::iota(by_id.begin(), by_id.end(), 0);
   std::vector<int64_t> total(units.period.size(), 0);

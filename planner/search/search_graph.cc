@@ -20,6 +20,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -103,11 +104,6 @@ struct View {
             .warm_start = warm_start,
             .num_workers = workers};
   }
-  bool IsUniform() const {
-    return std::all_of(units.load.begin(), units.load.end(),
-                       [&](int64_t load) { return load == units.load[0]; });
-  }
-
   FlatGraph graph;
   std::unique_ptr<MeanMicrobatch> mean;
   OrderUnits units;
@@ -164,39 +160,53 @@ class Member {
   int64_t epilogue_ = 0;
 };
 
+// Returns the step with its time running backwards where every second worker
+// searches it so, else null.
+std::unique_ptr<View> BackwardsView(const StageGraph& graph,
+                                    const FlatGraph& flat) {
+  if (!MemoryIsShort(flat) || OrderUnits(graph).HasEqualLoads() ||
+      !CanReverse(graph)) {
+    return nullptr;
+  }
+  const StageGraph reversed = InReversedTime(graph);
+  FlatGraph columns(reversed);
+  if (MemoryGuard(columns).shortage().task >= 0) return nullptr;
+  return std::make_unique<View>(reversed, std::move(columns));
+}
+
 // The search by workers from a legal sequence; goes on where it stopped. Of
 // many workers, those after the first two are made when they first work.
 class WorkerTeam {
  public:
-  WorkerTeam(const StageGraph& graph, const FlatGraph& flat, int64_t bound,
-             bool warm_start, uint64_t seed, const SearchBudget& budget)
-      : bound_(bound),
-        warm_start_(warm_start),
+  // `bound` returns the lower bound of the step time in ns. It is called once,
+  // while the views of the step are made, as both take some ten list schedules
+  // of time.
+  WorkerTeam(const StageGraph& graph, const FlatGraph& flat,
+             const std::function<int64_t()>& bound, bool warm_start,
+             uint64_t seed, const SearchBudget& budget)
+      : warm_start_(warm_start),
         epilogue_(flat.epilogue[0]),
-        view_(graph, flat),
         members_(static_cast<size_t>(budget.workers)) {
-    if (MemoryIsShort(flat) && !view_.IsUniform() && CanReverse(graph)) {
-      const StageGraph reversed = InReversedTime(graph);
-      FlatGraph columns(reversed);
-      if (MemoryGuard(columns).shortage().task < 0) {
-        backwards_ = std::make_unique<View>(reversed, std::move(columns));
-      }
-    }
+    ParallelFor(budget.threads, 3, [&](int32_t part) {
+      if (part == 0) bound_ = bound();
+      if (part == 1) view_ = std::make_unique<View>(graph, flat);
+      if (part == 2) backwards_ = BackwardsView(graph, flat);
+    });
     Random random(seed);
     for (int32_t i = 0; i < budget.workers; ++i)
       seeds_.push_back(random.Next());
-    ParallelFor(budget.threads, std::min(budget.workers, kUsualWorkers),
-                [&](int32_t i) { Make(i); });
   }
 
   // Takes over from a team that lives until the first Run has ended.
-  void Inherit(const WorkerTeam& earlier) {
-    earlier_ = &earlier;
-    for (size_t i = 0; i < members_.size(); ++i) InheritOne(i);
-  }
+  void Inherit(const WorkerTeam& earlier) { earlier_ = &earlier; }
 
   void Run(const SearchBudget& budget, Incumbent* best) {
     const auto workers = static_cast<int32_t>(members_.size());
+    if (best->time <= bound_) return;
+    if (members_[0] == nullptr) {
+      ParallelFor(budget.threads, std::min(workers, kUsualWorkers),
+                  [&](int32_t i) { Make(i); });
+    }
     std::vector<int64_t> before(members_.size(), 0);
     for (size_t i = 0; i < members_.size(); ++i) {
       if (members_[i] == nullptr) continue;
@@ -229,7 +239,6 @@ class WorkerTeam {
           if (left <= 0) return;
           if (member == nullptr) {
             Make(i);
-            InheritOne(static_cast<size_t>(i));
             member->Adopt(best->time, best->sequence);
           }
           if (member->best() <= bound_) return;
@@ -255,15 +264,12 @@ class WorkerTeam {
     const auto workers = static_cast<int32_t>(members_.size());
     members_[i] = std::make_unique<Member>(
         reversed ? backwards_->Space(bound_ - epilogue_, warm_start_, workers)
-                 : view_.Space(bound_, warm_start_, workers),
+                 : view_->Space(bound_, warm_start_, workers),
         i, seeds_[i], reversed, epilogue_);
-  }
-  void InheritOne(size_t i) {
-    if (earlier_ == nullptr || i >= earlier_->members_.size() ||
-        earlier_->members_[i] == nullptr || members_[i] == nullptr) {
-      return;
+    if (earlier_ != nullptr && i < std::ssize(earlier_->members_) &&
+        earlier_->members_[i] != nullptr) {
+      members_[i]->Inherit(*earlier_->members_[i]);
     }
-    members_[i]->Inherit(*earlier_->members_[i]);
   }
   size_t Leader() const {
     size_t index = 0;
@@ -313,13 +319,14 @@ class WorkerTeam {
     }
   }
 
-  int64_t bound_;
+  int64_t bound_ = 0;
   bool warm_start_;
   int64_t epilogue_;
-  View view_;
+  std::unique_ptr<View> view_;  // Not null.
   std::unique_ptr<View> backwards_;
   std::vector<uint64_t> seeds_{};
-  std::vector<std::unique_ptr<Member>> members_;  // The first is not null.
+  // Null until one first works.
+  std::vector<std::unique_ptr<Member>> members_;
   const WorkerTeam* earlier_ = nullptr;
   int64_t round_ = 0;
 };
@@ -444,17 +451,23 @@ class GraphSearch::Impl {
   }
 
   void GoOn(const SearchBudget& budget) {
-    if (team_ == nullptr) {
-      if (MayGoOn(budget)) BoundWithMemory();
-      if (MayGoOn(budget) && SolveExactly(flat_, budget, &best_) &&
-          best_.time > bound_.time) {
-        bound_ = {best_.time, "exact search"};
-      }
-    }
     if (!MayGoOn(budget)) return;
     if (team_ == nullptr) {
-      team_ = std::make_unique<WorkerTeam>(graph_, flat_, bound_.time,
-                                           warm_start_, seed_, budget);
+      if (flat_.num_tasks <= kExactTasks) {
+        BoundWithMemory();
+        if (MayGoOn(budget) && SolveExactly(flat_, budget, &best_) &&
+            best_.time > bound_.time) {
+          bound_ = {best_.time, "exact search"};
+        }
+        if (!MayGoOn(budget)) return;
+      }
+      team_ = std::make_unique<WorkerTeam>(
+          graph_, flat_,
+          [this] {
+            if (flat_.num_tasks > kExactTasks) BoundWithMemory();
+            return bound_.time;
+          },
+          warm_start_, seed_, budget);
       if (earlier_ != nullptr && earlier_->team_ != nullptr) {
         team_->Inherit(*earlier_->team_);
       }

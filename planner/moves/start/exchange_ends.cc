@@ -22,16 +22,11 @@ constexpr int32_t kNoChoice = 2000;
 constexpr size_t kFronts = 8;
 constexpr int64_t kFrontPolish = 50;
 
-bool HasEqualLoads(const OrderUnits& units) {
-  return std::all_of(units.load.begin(), units.load.end(),
-                     [&](int64_t load) { return load == units.load.front(); });
-}
-
 }  // namespace
 
 ExchangeEnds::ExchangeEnds(SearchState& state)
     : Move(state),
-      may_gain_(!HasEqualLoads(state.units()) &&
+      may_gain_(!state.units().HasEqualLoads() &&
                 state.units().period.size() > 2 &&
                 state.graph().num_tasks <= kNoChoice &&
                 !state.is_large_and_limited()) {}

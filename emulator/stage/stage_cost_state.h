@@ -350,7 +350,10 @@ struct StageCostState {
         precision == Precision::kFp32 || HasFp32Weights(job.setup);
     const double summed = has_copy ? Real(bytes.gradients) : gradients;
     const double weight = precision == Precision::kFp32 ? 0 : has_copy ? 2 : 4;
-    const double traffic = summed + 2 * state + weight +
+    const bool eager_owners = has_owners && job.setup.eager_pointwise;
+    const double traffic =
+        eager_owners ? kEagerOwnerBytes
+                     : summed + 2 * state + weight +
                            kNormAndClearBytes * summed / Real(bytes.gradients);
     // The fullest owner has at least the largest tensor.
     const double updated = std::max(count / Real(shards),
@@ -362,7 +365,9 @@ struct StageCostState {
                                    .width = 1}),
                view.PlaceOf(rank).slow);
     // Gradients that are not sharded are cleared as a whole on each GPU.
-    if (sharding == OptimizerSharding::kZero1 && shards > 1) {
+    if (eager_owners) {
+      AddTraffic(count * kBucketCopyBytes, rank, update);
+    } else if (sharding == OptimizerSharding::kZero1 && shards > 1) {
       AddTraffic(count * gradients * (1 - 1 / Real(shards)), rank, update);
     }
   }

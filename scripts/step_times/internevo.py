@@ -14,9 +14,11 @@ def internevo(row):
     setup = {"attention": "flash1", "precision": row["precision"],
              "sequence_parallel": "no", "gradient_bytes": 2,
              "sharding": "zero1", "recompute": row["recompute"],
-             # Norms cast what they read to fp32 and back (_residual.float()),
-             # and metrics run on the logits (AccPerplex).
+             # Norms cast what they read to fp32 and back (_residual.float()).
              "pointwise": "eager",
+             # The loss and the metrics are on logits that are cast to fp32
+             # (NaiveAMPModel, output_to_fp32).
+             "loss": "fp32",
              # Whole tensors have an owner (_partition_param_list), who
              # broadcasts them behind the update (overlap_sync_param is off);
              # gradients are all-reduced (reduce_rank is None).

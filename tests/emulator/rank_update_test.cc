@@ -128,6 +128,39 @@ TEST(RankUpdate, OwnersOfWholeTensorsBroadcastThemInTurn) {
   EXPECT_GT(update(job(64, true)).optimizer, update(job(64, false)).optimizer);
 }
 
+// Ten matrices, of which the largest is its owner's on 64 replicas.
+TEST(RankUpdate, OwnersThatRunOperatorsOfPyTorchMoveMoreBytes) {
+  const auto update = [](int32_t dp, bool broadcasts, bool eager) {
+    JobSpec made = JobOf({{Llama3Block(), Llama3Block()}}, {.dp = dp});
+    made.training.optimizer_sharding = OptimizerSharding::kZero1;
+    made.setup.broadcasts_weights = broadcasts;
+    made.setup.eager_pointwise = eager;
+    made.setup.gradient_bytes = 2;
+    Partition partition;
+    partition.num_ranks = 1;
+    partition.num_segments = 1;
+    partition.stages.push_back(StageOf(2, 0, 0));
+    return ToSeconds(
+        StageCostModel(made).Updates(partition)[RankId(0)].optimizer);
+  };
+  const DeviceSpec device = JobOf({{Llama3Block()}}, {.dp = 1}).cluster.device;
+  const double rate =
+      device.memory_bandwidth.bytes_per_second * device.memory_efficiency;
+  // Per parameter of the owner 122 bytes in place of 40, and 8 in place of the
+  // 2 of cleared gradients (all but the owner's) for every parameter.
+  const double layer =
+      2 * (4096.0 * 4096 + 4096.0 * 1024) + 3 * 4096.0 * 14336 + 2 * 4096.0;
+  const auto more = [&](int32_t dp, double owned) {
+    return (82 * owned + 8 * 2 * layer - 2 * 2 * layer * (1 - 1.0 / dp)) / rate;
+  };
+  EXPECT_NEAR(update(4, true, true) - update(4, true, false),
+              more(4, 2 * layer / 4), 1e-6);
+  EXPECT_NEAR(update(64, true, true) - update(64, true, false),
+              more(64, 4096.0 * 14336), 1e-6);
+  // Without owners the update is the same.
+  EXPECT_EQ(update(64, false, true), update(64, false, false));
+}
+
 TEST(RankUpdate, BucketsHaveFortyMillionParametersOrAMillionAReplica) {
   EXPECT_EQ(BucketsOf(39'000'000, 16, 0), 1);
   EXPECT_EQ(BucketsOf(400'000'000, 16, 0), 10);

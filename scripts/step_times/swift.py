@@ -20,10 +20,15 @@ SWIFT = {
                          head_dim=128, query_key_norms=1, experts=128, top_k=8,
                          expert_ffn=768, gated=1, vocab=151936),
         R1_DISTILLED)}
+# The script had this layout when its step time was published (its first
+# version and the guide to Qwen3's training have it) and kept the time when it
+# was changed to two stages. No expert_tensor_parallel_size: that of tp.
+PUBLISHED = {"moe/qwen3_moe.sh": {"tp": 2, "pp": 1, "etp": 2}}
 
 
 def swift(row):
-    known = SWIFT.get(row["path"].removeprefix("examples/megatron/"))
+    script = row["path"].removeprefix("examples/megatron/")
+    known = SWIFT.get(script)
     if known is None:
         return None
     cluster, words, length = known
@@ -40,6 +45,7 @@ def swift(row):
         setup.update(weight_bytes=1, held_weight_bytes=1, optimizer_bytes=8)
     samples = int(row["seq"]) // length
     layout = {k: row[k] for k in ("tp", "pp", "vp", "cp", "ep", "dp")}
+    layout.update(PUBLISHED.get(script, {}))
     return dict(
         framework="megatron-swift",
         run=f"{row['model'].split('/')[1]} {cluster.split('-')[0].upper()}",

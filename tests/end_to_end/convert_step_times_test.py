@@ -270,6 +270,9 @@ SOURCES = {
         {**USUAL, "model": "Qwen/Qwen3-14B-FP8", "dp": "2", "tp": "4",
          "precision": "fp8 blockwise", "recompute": "selective",
          "path": "examples/megatron/fp8/benchmark.sh", "peak_gib": "50"},
+        {**USUAL, "model": "Qwen/Qwen3-30B-A3B-Base", "pp": "2", "ep": "8",
+         "precision": "bf16", "recompute": "full, 1 layer",
+         "path": "examples/megatron/moe/qwen3_moe.sh", "peak_gib": "60"},
         {**USUAL, "path": "examples/megatron/another.sh"}],
     "bridge_wan.csv": [
         {"model": "wan2.1-14b DiT", "gpu": "B200", "num_gpus": "16",

@@ -158,29 +158,41 @@ void AddMemoryLimit(const JobSpec& job, const DeviceSpec& device,
 
 std::vector<std::string> ClusterNotes(const ClusterSpec& cluster) {
   std::vector<std::string> notes;
-  // `least`: what every accelerator of the last ten years has.
+  // `least`: what every accelerator of the last ten years has; `most`: ten
+  // times and more what any of 2026 has, and less than a thousand times the
+  // slowest.
   const auto check = [&](const char* field, double value, double least,
-                         const char* unit, const char* example) {
-    if (value <= 0 || value >= least) return;
+                         double most, const char* unit, const char* example) {
+    if (value <= 0 || (value >= least && value <= most)) return;
     notes.push_back(absl::StrFormat(
-        "%s is %g, in %s, far less than any device has; such as %s is meant?",
-        field, value, unit, example));
+        "%s is %g, in %s, far %s than any device has; such as %s is meant?",
+        field, value, unit, value < least ? "less" : "more", example));
   };
   const DeviceSpec& device = cluster.device;
-  check("device.bf16_flops_per_second", device.bf16.flops_per_second, 1e12,
-        "FLOP/s", "989e12");
-  check("device.fp8_flops_per_second", device.fp8.flops_per_second, 1e12,
+  const double flops = device.bf16.flops_per_second;
+  const double bandwidth = device.memory_bandwidth.bytes_per_second;
+  check("device.bf16_flops_per_second", flops, 1e12, 1e17, "FLOP/s", "989e12");
+  check("device.fp8_flops_per_second", device.fp8.flops_per_second, 1e12, 2e17,
         "FLOP/s", "1978e12");
   check("device.memory_bytes", static_cast<double>(device.memory.count()), 1e9,
-        "bytes", "85899345920 (80 GiB)");
-  check("device.memory_bandwidth_bytes_per_second",
-        device.memory_bandwidth.bytes_per_second, 1e10, "bytes/s", "3.35e12");
+        2e13, "bytes", "85899345920 (80 GiB)");
+  check("device.memory_bandwidth_bytes_per_second", bandwidth, 1e10, 4e14,
+        "bytes/s", "3.35e12");
+  // The least of shipped devices has 37.
+  if (notes.empty() && flops < bandwidth) {
+    notes.push_back(absl::StrFormat(
+        "device.bf16_flops_per_second is %g, in FLOP/s, less than one for each "
+        "of the %g bytes/s of device.memory_bandwidth_bytes_per_second; such "
+        "as 989e12 is meant?",
+        flops, bandwidth));
+  }
   check("device.host_bandwidth_bytes_per_second",
-        device.host_bandwidth.bytes_per_second, 1e8, "bytes/s", "5e10");
+        device.host_bandwidth.bytes_per_second, 1e8, 1e13, "bytes/s", "5e10");
   check("intra_node.bandwidth_bytes_per_second",
-        cluster.intra_node.bandwidth.bytes_per_second, 1e8, "bytes/s", "3e11");
+        cluster.intra_node.bandwidth.bytes_per_second, 1e8, 2e13, "bytes/s",
+        "3e11");
   check("inter_node.bandwidth_bytes_per_second",
-        cluster.inter_node.bandwidth.bytes_per_second, 1e8, "bytes/s",
+        cluster.inter_node.bandwidth.bytes_per_second, 1e8, 1e13, "bytes/s",
         "4.5e10");
   return notes;
 }

@@ -6,15 +6,15 @@ U-Nets (configurations not public in full) are left out."""
 from step_times.words import shape
 
 # The shapes of paxml/contrib/gpu/scripts_gpu/configs.py, which looks tokens up
-# by a product with one-hot rows (EMBEDDING_LOOKUP_STYLE); XLA pads the width of
-# products to a multiple of 8.
+# by a product with one-hot rows (EMBEDDING_LOOKUP_STYLE) and has biases
+# (USE_BIAS, use_bias); XLA pads the width of products to a multiple of 8.
 PAX = {
     "gpt-126M": dict(layers=12, hidden=768, heads=12, ffn=3072, vocab=50304,
-                     tied=1, one_hot=1),
+                     tied=1, one_hot=1, biases=1),
     "gpt-5B": dict(layers=24, hidden=4096, heads=32, ffn=16384, vocab=50304,
-                   tied=1, one_hot=1),
+                   tied=1, one_hot=1, biases=1),
     "gpt-175B": dict(layers=96, hidden=12288, heads=96, ffn=49152, vocab=50264,
-                     tied=1, one_hot=1),
+                     tied=1, one_hot=1, biases=1),
     "llama2-7b": dict(layers=32, hidden=4096, heads=32, ffn=11008, gated=1,
                       vocab=32000)}
 # Recomputed: results that are no products with weights
@@ -22,6 +22,13 @@ PAX = {
 # (USE_REPEATED_LAYER of run_llama_boolq.sh is False); all of the 175B, whose
 # products would not fit.
 PAX_RECOMPUTE = {"gpt-126M": "none", "llama2-7b": "none", "gpt-175B": "full"}
+
+
+# Kernels that XLA makes itself, where TransformerEngine has fused ones: mean,
+# variance and result of a norm, four of its gradient, biases of queries, keys
+# and values and their sums. Counted, 16 bytes an element of a layer and 27
+# backward more than fused ones; `eager` has 8 and 16.
+BY_XLA = "eager"
 
 
 def pax(row):
@@ -37,6 +44,8 @@ def pax(row):
              "gradient_bytes": 2,
              "recompute": PAX_RECOMPUTE.get(
                  row["model"], "core_attention+norms+activations")}
+    if "TE" not in row["precision"]:
+        setup["pointwise"] = BY_XLA
     gpu = row["gpu"].split("-")[0]
     return dict(
         framework="paxml", run=f"{row['model']} {row['num_gpus']}x{gpu} "
@@ -52,7 +61,7 @@ def vit(row):
     # Sequences are whole on each of the GPUs that share a layer.
     setup = {"attention": "unfused", "precision": "bf16", "sharding": "none",
              "gradient_bytes": 2, "sequence_parallel": "no",
-             "gradient_sums": "apart",
+             "gradient_sums": "apart", "pointwise": BY_XLA,
              "overlap": "none"}  # No flag of XLA's makes reductions overlap.
     gpu = row["gpu"].split("-")[0]
     return dict(

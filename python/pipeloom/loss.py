@@ -75,6 +75,18 @@ def weigh(plan: Plan, over: LossOver = "tokens") -> Dict[Place, float]:
     return weights
 
 
+def part_of_microbatch(plan: Plan, place: Place) -> float:
+    """Returns the part that a sub-microbatch has in its module's work in its
+    microbatch, by tokens, or instances, or, if neither is known, their number.
+    """
+    module, m, sub = place
+    if m >= len(plan.microbatches):
+        return 1.0
+    own = {s.index: LossShare(s.tokens, s.instances)
+           for s in plan.microbatches[m].subs if s.module == module}
+    return _part(own[sub], tuple(own.values())) if sub in own else 1.0
+
+
 def _part(share: LossShare, of: Sequence[LossShare]) -> float:
     """Returns the part that a sub-microbatch has in a module's work in a
     microbatch."""

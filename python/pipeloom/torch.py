@@ -15,10 +15,11 @@ A stage's module is called as `module(x, item)`:
 It returns one tensor. `loss_fn(output, item)` returns the mean loss of the
 sub-microbatch. It is called on the last stage of each module with a loss
 (Plan.loss_shares; in a plan without them, modules whose output no other takes),
-and returns None for a module without one in this training. The loss is
-multiplied by `item.loss_weight`, the share of the sub-microbatch in the work of
-its module in the step (in a plan without loss_shares, the microbatch's weight),
-so that the step's gradients are those of the whole batch, however it was cut.
+and returns None for a module without one in this training. The loss is multiplied by `item.loss_weight`, the share of the
+sub-microbatch in the work of its module in the step (in a plan without
+loss_shares, the microbatch's weight), so that the step's gradients are those of
+the whole batch, however it was cut. Any stage may add further losses, such as
+the balance of its experts, by `item.add_loss(loss)`.
 `loss_over` says what the means are over. A trainer that leaves other tokens out
 of its loss puts its own counts into the plan:
 
@@ -45,9 +46,10 @@ from pipeloom.execution.evaluation import forwards_of
 from pipeloom.execution.failure import StepFailed, first_failed
 from pipeloom.execution.gradients import clip_grad_norm
 from pipeloom.execution.second_run import Habits
-from pipeloom.execution.step import Step, StepResult, WorkItem, equal_rows
+from pipeloom.execution.step import Step, StepResult, equal_rows
 from pipeloom.execution.structure import PlanStructure
 from pipeloom.execution.watch import Watch
+from pipeloom.execution.work_item import WorkItem
 from pipeloom.loss import LossOver, check_over
 from pipeloom.plan import Plan
 from pipeloom.torch_agreement import (Agreement, agreement, of_first_rank,

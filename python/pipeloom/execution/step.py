@@ -13,33 +13,15 @@ from pipeloom.check import InvalidPlan
 from pipeloom.execution import failure
 from pipeloom.execution.second_run import TwoRuns
 from pipeloom.execution.structure import PlanStructure
+from pipeloom.execution.work_item import WorkItem
 from pipeloom.host_store import HostStore
-from pipeloom.loss import weigh
+from pipeloom.loss import part_of_microbatch, weigh
 from pipeloom.plan import Microbatch, Plan, SubMicrobatch, Task
 from pipeloom.recompute import making_again, rng_state, with_rng
-from pipeloom.sample import Sample
 from pipeloom.transport import Transport
 
 if TYPE_CHECKING:
     from pipeloom.torch import Executor
-
-
-@dataclasses.dataclass(frozen=True)
-class WorkItem:
-    """The work of one call of a stage. `loss_weight` is the weight of the mean
-    loss of this sub-microbatch; of the microbatch if its module has none.
-    `pieces` are those of Microbatch: which samples are here in part."""
-    task: int
-    module: str
-    stage: int
-    microbatch: int
-    sub: int
-    samples: Tuple[int, ...]
-    first_instance: int
-    instances: int
-    loss_weight: float
-    batch: Any
-    pieces: Tuple[Optional[Sample], ...] = ()
 
 
 @dataclasses.dataclass
@@ -64,7 +46,8 @@ class _Kept:
     # Kept if the forward runs again; indexed by incoming edge.
     inputs: Dict[int, torch.Tensor] = dataclasses.field(default_factory=dict)
     host: Optional[HostStore] = None
-    loss: Optional[torch.Tensor] = None
+    losses: List[Tuple[torch.Tensor, float]] = dataclasses.field(
+        default_factory=list)  # Each with its weight.
     rng: Any = None  # Set if the forward runs again.
     runs: Optional[TwoRuns] = None  # Likewise.
     later: List[Callable[[], None]] = dataclasses.field(default_factory=list)
@@ -322,8 +305,10 @@ class Step:
             m = self.plan.microbatches[task.microbatch]
         sub = next((s for s in m.subs if s.module == task.module and
                     s.index == task.sub), SubMicrobatch(task.module))
-        weight = self.weights.get((task.module, task.microbatch, task.sub),
-                                  m.loss_weight)
+        place = task.module, task.microbatch, task.sub
+        weight = self.weights.get(place)
+        if weight is None:
+            weight = m.loss_weight * part_of_microbatch(self.plan, place)
         return WorkItem(t, self.plan.module_names[task.module], task.stage,
                         task.microbatch, task.sub, m.samples,
                         sub.first_instance, sub.instances, weight, self.batch,
@@ -384,15 +369,14 @@ class Step:
             self._call(t, kept, inputs, choice if by_layer else ())
             if kept.host is not None and t not in self.copied:
                 kept.host.leave()
-        if kept.loss is not None:
-            self.result.loss += kept.item.loss_weight * float(
-                kept.loss.detach())
+        for loss, weight in kept.losses:
+            self.result.loss += weight * float(loss.detach())
         for e, view in kept.outputs.items():
             self.values[e] = view.detach()
         kept.drop_outputs()
         if backward:
             if kept.rng is not None:
-                kept.outputs, kept.loss = {}, None
+                kept.outputs, kept.losses = {}, []
             self.kept[t] = kept
 
     def _is_layered(self, t: int, choice: Sequence[str]) -> bool:
@@ -402,7 +386,7 @@ class Step:
 
     def _call(self, t: int, kept: _Kept, inputs: Dict[int, torch.Tensor],
               choice: Sequence[str] = ()) -> None:
-        """Runs the stage and fills in outputs and loss. Empties `inputs`."""
+        """Runs the stage and fills in outputs and losses. Empties `inputs`."""
         structure, plan = self.structure, self.plan
         task = plan.tasks[t]
         module = self.x.stages[task.stage]
@@ -425,6 +409,7 @@ class Step:
         del joined
         # After this only the stage's own frame holds its input.
         given, x = [x], None
+        kept.item.added.begin()
         if choice:
             output = self._run_layers(list(module), given, kept, choice,
                                       plan.periods.get(t, 1))
@@ -452,18 +437,19 @@ class Step:
         if self._has_loss(task, edges):
             with (contextlib.nullcontext() if kept.runs is None else
                   self.x._habits.leaving_batch("loss_fn", self.batch)):
-                kept.loss = self.x._loss_fn(output, kept.item)
-            if kept.loss is not None and not (
-                    isinstance(kept.loss, torch.Tensor) and
-                    kept.loss.numel() == 1):
-                what = (f"a tensor of shape {tuple(kept.loss.shape)}"
-                        if isinstance(kept.loss, torch.Tensor) else
-                        f"a {type(kept.loss).__name__}")
-                kept.loss = None
+                loss = self.x._loss_fn(output, kept.item)
+            if loss is not None and not (isinstance(loss, torch.Tensor) and
+                                         loss.numel() == 1):
+                what = (f"a tensor of shape {tuple(loss.shape)}"
+                        if isinstance(loss, torch.Tensor) else
+                        f"a {type(loss).__name__}")
                 raise TypeError(
                     f"loss_fn returned {what} for {kept.item.module}; it must "
                     "be a tensor with one number, the mean loss of the "
                     "sub-microbatch, or None")
+            if loss is not None:
+                kept.losses.append((loss, kept.item.loss_weight))
+        kept.losses += kept.item.added.end()
 
     def _has_loss(self, task: Task, outputs: Sequence[int]) -> bool:
         plan = self.plan
@@ -529,10 +515,10 @@ class Step:
             if view.requires_grad:
                 tensors.append(view)
                 gradients.append(gradient.reshape(view.shape))
-        if kept.loss is not None and kept.loss.requires_grad:
-            tensors.append(kept.loss)
-            gradients.append(torch.full_like(kept.loss,
-                                             kept.item.loss_weight))
+        for loss, weight in kept.losses:
+            if loss.requires_grad:
+                tensors.append(loss)
+                gradients.append(torch.full_like(loss, weight))
         split = structure.is_split[f]
         if tensors:
             if split:
@@ -546,7 +532,7 @@ class Step:
             self.values[e] = (leaf.grad if leaf.grad is not None
                               else torch.zeros_like(leaf))
             leaf.grad = None  # The graph of a later W still holds the leaf.
-        kept.leaves, kept.outputs, kept.loss = {}, {}, None
+        kept.leaves, kept.outputs, kept.losses = {}, {}, []
         if not split:
             del self.kept[f]
 

@@ -1,6 +1,7 @@
 """The weight of each sub-microbatch's loss in the loss of the step."""
 from __future__ import annotations
 
+import dataclasses
 from typing import (TYPE_CHECKING, Dict, Iterable, List, Mapping, NamedTuple,
                     Optional, Sequence, Set, Tuple, Union)
 
@@ -73,6 +74,48 @@ def weigh(plan: Plan, over: LossOver = "tokens") -> Dict[Place, float]:
         if mine > 0:
             weights[place] = mine / all_of_it
     return weights
+
+
+def with_losses(plan: Plan, names: Iterable[str],
+                over: LossOver = "tokens") -> Plan:
+    """Returns the plan with loss_shares of the named modules and of no others.
+    Those that it lacks are made of its microbatches' sizes, and are weighed by
+    loss_weight, as with "text". ValueError: a module is not one of the plan's;
+    such sizes are needed and unknown; or `over` wants a total that is unknown.
+    """
+    names = set(names)
+    unknown = names - set(plan.module_names)
+    if unknown:
+        raise ValueError(f"losses names {', '.join(sorted(unknown))}; the plan "
+                         f"has {', '.join(plan.module_names)}")
+    wanted = {m for m, name in enumerate(plan.module_names) if name in names}
+    shares = {place: share for place, share in plan.loss_shares.items()
+              if place[0] in wanted}
+    lacking = wanted - {place[0] for place in plan.loss_shares}
+    added = {(t.module, t.microbatch, t.sub): LossShare()
+             for t in plan.tasks.values()
+             if t.kind == "F" and t.module in lacking}
+    if added:
+        added.update({(s.module, m, s.index): LossShare(s.tokens, s.instances)
+                      for m, micro in enumerate(plan.microbatches)
+                      for s in micro.subs if s.module in lacking})
+    for module in {place[0] for place in added} if plan.loss_totals else ():
+        name = plan.module_names[module]
+        its = over.get(name, "tokens") if isinstance(over, Mapping) else over
+        if its != "text":
+            raise ValueError(
+                f"the loss of {name} is to be a mean over {its}, but the plan "
+                f"has no loss_total of {name}, which feeds other modules and "
+                "has no loss head in the job's model: say \"text\" in "
+                "loss_over, or put loss_shares and a loss_total of "
+                f"{name} into the plan")
+    why = unknown_sizes(added, plan.microbatches)
+    if why is not None:
+        raise ValueError(why)
+    return dataclasses.replace(
+        plan, loss_shares={**shares, **added},
+        loss_totals={m: total for m, total in plan.loss_totals.items()
+                     if m in wanted})
 
 
 def part_of_microbatch(plan: Plan, place: Place) -> float:

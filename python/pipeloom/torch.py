@@ -13,9 +13,10 @@ A stage's module is called as `module(x, item)`:
   (None if it has none of them).
 
 It returns one tensor. `loss_fn(output, item)` returns the mean loss of the
-sub-microbatch. It is called on the last stage of each module with a loss
-(Plan.loss_shares; in a plan without them, modules whose output no other takes),
-and returns None for a module without one in this training. The loss is multiplied by `item.loss_weight`, the share of the
+sub-microbatch. It is called on the last stage of each module with a loss (the
+Executor's `losses`; else those of Plan.loss_shares; in a plan without them,
+modules whose output no other takes), and returns None for a module without one
+in this training. The loss is multiplied by `item.loss_weight`, the share of the
 sub-microbatch in the work of its module in the step (in a plan without
 loss_shares, the microbatch's weight), so that the step's gradients are those of
 the whole batch, however it was cut. Any stage may add further losses, such as
@@ -45,6 +46,7 @@ from pipeloom.check import InvalidPlan, check_plan
 from pipeloom.execution.evaluation import forwards_of
 from pipeloom.execution.failure import StepFailed, first_failed
 from pipeloom.execution.gradients import clip_grad_norm
+from pipeloom.execution.met_losses import MetLosses
 from pipeloom.execution.second_run import Habits
 from pipeloom.execution.step import Step, StepResult, equal_rows
 from pipeloom.execution.structure import PlanStructure
@@ -77,6 +79,9 @@ class Executor:
                works on, images and text alike) or "instances"; a dict: by the
                name of the module. Weights that are the trainer's own are kept
                (PlanProvider.expect with microbatch_of)
+    losses     the names of all modules with a loss; needed if one of them feeds
+               another module and has no loss head in the job's model, or if
+               plans without loss_shares run, too. Without it, the plan says
     group      the pipeline's processes, in the order of ranks; None: all
     replicas   the group of the processes with this rank in all replicas of the
                pipeline: a step that fails in one replica then fails in all,
@@ -128,8 +133,12 @@ class Executor:
                  on_task: Optional[Callable[[Plan, int], Any]] = None,
                  check_agreement: bool = True,
                  ordered: Optional[bool] = None,
-                 loss_over: LossOver = "text") -> None:
+                 loss_over: LossOver = "text",
+                 losses: Optional[Collection[str]] = None) -> None:
         check_over(loss_over)
+        if isinstance(losses, str):
+            raise ValueError(f"losses is {losses!r}; it must be a collection "
+                             f"of names of modules, such as [{losses!r}]")
         for stage, module in stages.items():
             if any(isinstance(m, nn.parallel.DistributedDataParallel)
                    for m in module.modules()):
@@ -143,6 +152,8 @@ class Executor:
         self.device = torch.device(device)
         self._loss_fn = loss_fn
         self._loss_over = loss_over
+        self._losses = None if losses is None else frozenset(losses)
+        self._met = MetLosses()
         self._group = group
         self._replicas = replicas
         self._shape_of = shape_of

@@ -37,7 +37,7 @@ if HAVE_GRPC:
     from pipeloom import messages
 if HAVE_TORCH and HAVE_GRPC:
     from pipeloom.provider import with_weights
-    from pipeloom.torch import Executor
+    from pipeloom.torch import Executor, StepFailed
     from test_torch import free_port, random_orders, share_of
 
 WIDTH = 4
@@ -299,8 +299,9 @@ def variants(cuts, seed):
             loss_shares={p: s for p, s in plan.loss_shares.items()
                          if p[0] == 1})
         yield only, ("image",)
+    # The executor has met a loss of text in the plans before.
     yield (static_plan(STAGES, FEEDS, described(cuts, seed), MODULES),
-           ("image",))
+           MODULES)
 
 
 def worker(rank, port, queue):
@@ -337,18 +338,64 @@ def worker(rank, port, queue):
                                     reference[s].parameters()):
                         worst = max(worst,
                                     float((a.grad - b.grad).abs().max()))
+        def difference(executor, plan, losses, run="run"):
+            reference = build()
+            for part in parts:
+                part.zero_grad()
+            expected = one_process(reference, batch, losses)
+            total = torch.tensor([getattr(executor, run)(plan, batch).loss])
+            dist.all_reduce(total)
+            off = [abs(float(total) - expected)]
+            if run == "run":
+                off += [float((gradient(a) - gradient(b)).abs().max())
+                        for s in mine for a, b in zip(
+                            mine[s].parameters(), reference[s].parameters())]
+            return max(off)
+
+        def gradient(parameter):
+            return (torch.zeros_like(parameter) if parameter.grad is None
+                    else parameter.grad)
+
+        def executor_of(losses=None, over="tokens", silent=()):
+            return Executor(
+                mine, rank=rank, loss_over=over, losses=losses,
+                loss_fn=lambda output, item: None if item.module in silent else
+                mean_loss(output, MODULES.index(item.module)))
+
         # A module whose loss_fn returns None has no loss in this training.
-        silent = Executor(mine, rank=rank, loss_over="tokens",
-                          loss_fn=lambda output, item: (
-            mean_loss(output, 1) if item.module == "image" else None))
-        reference = build()
-        for part in parts:
-            part.zero_grad()
-        expected = one_process(reference, batch, ("image",))
-        total = torch.tensor([silent.run(with_shares(plan_for(cuts, seed)),
-                                         batch).loss])
-        dist.all_reduce(total)
-        worst = max(worst, abs(float(total) - expected))
+        planned = with_shares(plan_for(cuts, seed))
+        fixed = static_plan(STAGES, FEEDS, described(cuts, seed), MODULES)
+        image = dataclasses.replace(
+            planned, loss_totals={1: planned.loss_totals[1]}, loss_shares={
+                p: s for p, s in planned.loss_shares.items() if p[0] == 1})
+        silent = executor_of(silent=("text",))
+        worst = max(worst, *(difference(silent, plan, ("image",))
+                             for plan in (planned, fixed, planned, image)))
+        # The trainer's names hold for every plan, whichever shares it has.
+        for losses in (MODULES, ("image",), ("text",)):
+            named = executor_of(losses, over="text")
+            for plan in (fixed, planned, image, with_weights(
+                    planned, planned.microbatches)):
+                for run in ("run", "evaluate"):
+                    worst = max(worst, difference(named, share_of(
+                        plan, rank), losses, run))
+        for losses, over, plan, message in (
+                (("sound",), "text", planned, "losses names sound; the plan "
+                 "has text, image"),
+                (MODULES, "tokens", image, "has no loss_total of text")):
+            try:
+                executor_of(losses, over).run(plan, batch)
+                raise AssertionError("it runs")
+            except ValueError as error:
+                assert message in str(error), error
+        # A loss that an earlier step went without is no silent change.
+        late = executor_of()
+        late.run(fixed, batch)
+        try:
+            late.run(planned, batch)
+            raise AssertionError("it runs")
+        except (RuntimeError, StepFailed) as error:
+            assert "losses=[...]" in str(error), error
         queue.put((rank, worst))
     except Exception as error:  # pylint: disable=broad-except
         queue.put((rank, repr(error)))

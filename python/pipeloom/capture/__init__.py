@@ -230,7 +230,9 @@ def save(path: str, name: str, modules: Sequence[Captured],
             raise ValueError(
                 f"{pair[0]} has a loss and feeds {pair[1]}; the planner knows "
                 "of such a loss by a loss head: let the last layer be the "
-                "nn.Linear that makes the logits, and the loss no layer")
+                "nn.Linear that makes the logits, and the loss no layer; or "
+                "leave `loss` away here and name the module in losses of "
+                "Executor, with loss_over \"text\"")
     model = {"name": name, "modules": [m.to_json() for m in modules],
              "edges": [{"from": a, "to": b} for a, b in feeds],
              "source": "Captured from modules of torch " + torch.__version__}

@@ -3,7 +3,7 @@ import contextlib
 import dataclasses
 import time
 from typing import (TYPE_CHECKING, Any, Callable, Dict, Iterator, List,
-                    Optional, Sequence, Tuple)
+                    Optional, Sequence, Set, Tuple)
 
 import torch
 from torch import nn
@@ -15,7 +15,7 @@ from pipeloom.execution.second_run import TwoRuns
 from pipeloom.execution.structure import PlanStructure
 from pipeloom.execution.work_item import WorkItem
 from pipeloom.host_store import HostStore
-from pipeloom.loss import part_of_microbatch, weigh
+from pipeloom.loss import part_of_microbatch, weigh, with_losses
 from pipeloom.plan import Microbatch, Plan, SubMicrobatch, Task
 from pipeloom.recompute import making_again, rng_state, with_rng
 from pipeloom.transport import Transport
@@ -134,7 +134,24 @@ class Step:
         """Looks at the plan. InvalidPlan: it is not for this rank's stages."""
         self._check_stages()
         self.structure = PlanStructure(self.plan)
+        # Without losses and shares, modules whose output no other takes.
+        self.by_edges = self.x._losses is None and not self.plan.loss_shares
+        self.with_shares = {module for module, _, _ in self.plan.loss_shares}
+        names = self._names_of_losses()
+        if names is not None:
+            self.plan = with_losses(self.plan, names, self.x._loss_over)
         self.weights = weigh(self.plan, self.x._loss_over)
+
+    def _names_of_losses(self) -> Optional[Set[str]]:
+        """Returns the names of the modules with a loss; None: the plan says
+        which these are."""
+        if self.x._losses is not None:
+            return set(self.x._losses)
+        if self.plan.loss_totals:
+            return None
+        names = {self.plan.module_names[m] for m in self.with_shares}
+        fed = self.x._met.feeding.intersection(self.plan.module_names)
+        return None if fed <= names else names | fed
 
     def _check_stages(self) -> None:
         plan, stages = self.plan, self.x.stages
@@ -448,16 +465,22 @@ class Step:
                     "be a tensor with one number, the mean loss of the "
                     "sub-microbatch, or None")
             if loss is not None:
+                self.x._met.loss(kept.item.module, bool(edges))
                 kept.losses.append((loss, kept.item.loss_weight))
+        elif (self.trains and self.x._losses is None and
+              not plan.loss_totals and task.module not in self.with_shares and
+              self._ends_module(task, edges)):
+            self.x._met.none(kept.item.module)
         kept.losses += kept.item.added.end()
 
     def _has_loss(self, task: Task, outputs: Sequence[int]) -> bool:
-        plan = self.plan
-        if not plan.loss_shares:
-            return not outputs
-        return (task.module, task.microbatch, task.sub) in self.weights and all(
-            plan.tasks[plan.edges[e].target].module != task.module
-            for e in outputs)
+        if (task.module, task.microbatch, task.sub) in self.weights:
+            return self._ends_module(task, outputs)
+        return self.by_edges and not outputs
+
+    def _ends_module(self, task: Task, outputs: Sequence[int]) -> bool:
+        return all(self.plan.tasks[self.plan.edges[e].target].module !=
+                   task.module for e in outputs)
 
     def _run_layers(self, layers: Sequence[nn.Module], given: List[Any],
                     kept: _Kept, choice: Sequence[str], period: int) -> Any:

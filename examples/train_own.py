@@ -2,19 +2,21 @@
 """Trains a model of your own, planned by Pipeloom: a trainer to copy.
 
     pipeloom serve --listen 127.0.0.1:50551 &
-    torchrun --nproc-per-node 2 examples/train_own.py --service 127.0.0.1:50551
-    torchrun --nproc-per-node 2 examples/train_own.py       # Fixed schedule.
+    torchrun --nproc_per_node 2 examples/train_own.py --service 127.0.0.1:50551
+    torchrun --nproc_per_node 2 examples/train_own.py       # Fixed schedule.
 
 The model has an encoder of images, one of sound, and a language model. It shows
 what a trainer needs: the model file from the modules (pipeloom.capture), a plan
 for each step, samples in microbatches of its own, the loss of held-out samples,
-a scheduler of the learning rate, and checkpoints (--save, --resume).
+a scheduler of the learning rate, and checkpoints (--save, --resume) that do not
+depend on which rank has which layers: the service may choose anew.
 """
 import argparse
 import json
 import os
 import pathlib
 import random
+import shutil
 import sys
 
 import torch
@@ -87,14 +89,18 @@ def model_file(path):
 class Stage(nn.Module):
     """Layers of one module that follow each other."""
 
-    def __init__(self, name, layers, is_first):
+    def __init__(self, name, layers, first_layer):
         super().__init__()
-        self.name, self.is_first = name, is_first
+        self.name, self.first_layer = name, first_layer
         self.layers = nn.ModuleList(layers)
+
+    def named_layers(self):
+        return {f"{self.name}:{self.first_layer + i}": layer
+                for i, layer in enumerate(self.layers)}
 
     def forward(self, x, item):
         layers = list(self.layers)
-        if self.is_first:
+        if self.first_layer == 0:
             # Outputs of the encoders, by name and sub-microbatch; None without.
             given = x if self.name == "text" else None
             x = layers.pop(0)(item.batch.inputs(self.name, item))
@@ -248,6 +254,54 @@ class ServicePlans(FixedPlans):
         self.client.close()
 
 
+# -- Checkpoints ---------------------------------------------------------------
+
+
+def save(folder, step, mine, optimizer, scheduler):
+    """Writes a folder with a file of each rank, which all ranks must see; it
+    has its name when all are written."""
+    names = [name for name, _ in mine.named_parameters()]
+    state = optimizer.state_dict()
+    path = os.path.join(folder, f"step{step:08}")
+    if dist.get_rank() == 0:  # An earlier try may have left files.
+        shutil.rmtree(path + ".partial", ignore_errors=True)
+        os.makedirs(path + ".partial")
+    dist.barrier()
+    torch.save({"step": step, "layers": mine.state_dict(),
+                "moments": {names[i]: s for i, s in state["state"].items()},
+                "groups": [{**group, "params": []}
+                           for group in state["param_groups"]],
+                "scheduler": scheduler.state_dict()},
+               os.path.join(path + ".partial", f"rank{dist.get_rank()}.pt"))
+    dist.barrier()
+    if dist.get_rank() == 0:
+        shutil.rmtree(path, ignore_errors=True)
+        os.rename(path + ".partial", path)
+
+
+def load(folder, mine, optimizer, scheduler):
+    """Reads what this rank's layers need of the newest checkpoint, whichever
+    ranks wrote it, and returns its step."""
+    paths = sorted(p for p in pathlib.Path(folder).glob("step*")
+                   if p.name[4:].isdigit())
+    if not paths:
+        sys.exit(f"--resume: {folder} has no folder step*; --save writes one")
+    parts = [torch.load(path) for path in sorted(paths[-1].glob("rank*.pt"))]
+    layers, moments = ({name: value for part in parts
+                        for name, value in part[what].items()}
+                       for what in ("layers", "moments"))
+    mine.load_state_dict({name: value for name, value in layers.items()
+                          if name.split(".")[0] in mine})
+    own = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({
+        "state": {i: moments[name] for i, (name, _) in
+                  enumerate(mine.named_parameters()) if name in moments},
+        "param_groups": [{**group, "params": its["params"]}
+                         for group, its in zip(parts[0]["groups"], own)]})
+    scheduler.load_state_dict(parts[0]["scheduler"])
+    return parts[0]["step"]
+
+
 # -- The training --------------------------------------------------------------
 
 
@@ -265,23 +319,16 @@ def train(args):
     layers = layers_of()
     plans = (ServicePlans(args, rank, ranks) if args.service else
              FixedPlans(layers, ranks))
-    mine = nn.ModuleDict({
-        f"{MODULES[s.module]}:{s.first_layer}": Stage(
-            MODULES[s.module], layers[MODULES[s.module]][
-                s.first_layer:s.first_layer + s.num_layers],
-            s.first_layer == 0) for s in plans.stages if s.rank == rank})
-    stages = dict(zip((i for i, s in enumerate(plans.stages)
-                       if s.rank == rank), mine.values()))
+    stages = {i: Stage(MODULES[s.module], layers[MODULES[s.module]][
+        s.first_layer:s.first_layer + s.num_layers], s.first_layer)
+        for i, s in enumerate(plans.stages) if s.rank == rank}
+    mine = nn.ModuleDict({name: layer for stage in stages.values()
+                          for name, layer in stage.named_layers().items()})
     optimizer = torch.optim.AdamW(mine.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 4, 0.5)
     executor = Executor(stages, rank=rank, loss_fn=loss_fn)
-    parts = {"model": mine, "optimizer": optimizer, "scheduler": scheduler}
-    first = 0
-    if args.resume:  # Checkpoints are of one partition.
-        state = torch.load(os.path.join(args.resume, f"rank{rank}.pt"))
-        for name, part in parts.items():
-            part.load_state_dict(state[name])
-        first = state["step"]
+    first = (load(args.resume, mine, optimizer, scheduler) if args.resume
+             else 0)
     for step in range(first, args.steps):
         batch = Batch(100 + step, args.microbatches)
         plan = plans.get(step, batch)
@@ -304,11 +351,7 @@ def train(args):
             if rank == 0:
                 print(f"held out  loss {loss:.5f}", flush=True)
     if args.save:
-        os.makedirs(args.save, exist_ok=True)
-        path = os.path.join(args.save, f"rank{rank}.pt")
-        torch.save({**{name: part.state_dict() for name, part in parts.items()},
-                    "step": args.steps}, path + ".partial")
-        os.replace(path + ".partial", path)
+        save(args.save, args.steps, mine, optimizer, scheduler)
     plans.close()
     dist.barrier()
     dist.destroy_process_group()

@@ -46,6 +46,7 @@ from pipeloom.check import InvalidPlan, check_plan
 from pipeloom.execution.evaluation import forwards_of
 from pipeloom.execution.failure import StepFailed, first_failed
 from pipeloom.execution.gradients import clip_grad_norm
+from pipeloom.execution.loss_scaler import LossScaler
 from pipeloom.execution.met_losses import MetLosses
 from pipeloom.execution.second_run import Habits
 from pipeloom.execution.step import Step, StepResult, equal_rows
@@ -59,8 +60,9 @@ from pipeloom.torch_agreement import (Agreement, agreement, of_first_rank,
 from pipeloom.transport import global_ranks, pair_groups
 from pipeloom.weight_gradients import WeightGradients
 
-__all__ = ["Agreement", "Executor", "InvalidPlan", "PlanMismatch",
-           "PlanStructure", "StepFailed", "StepResult", "WorkItem", "agreement",
+__all__ = ["Agreement", "Executor", "InvalidPlan", "LossScaler",
+           "PlanMismatch", "PlanStructure", "StepFailed", "StepResult",
+           "WorkItem", "agreement",
            "of_first_rank"]
 
 
@@ -82,6 +84,7 @@ class Executor:
     losses     the names of all modules with a loss; needed if one of them feeds
                another module and has no loss head in the job's model, or if
                plans without loss_shares run, too. Without it, the plan says
+    scaler     scales losses for fp16 (LossScaler)
     group      the pipeline's processes, in the order of ranks; None: all
     replicas   the group of the processes with this rank in all replicas of the
                pipeline: a step that fails in one replica then fails in all,
@@ -97,7 +100,8 @@ class Executor:
                of several sub-microbatches gets; by default equal rows
     reduce_fn  called at reduce_gradients, behind all passes: adds up gradients
                over the replicas (their sum, as losses are shares of the whole
-               step); the optimizer steps at optimizer_step, when all ranks
+               step; of several runs whose gradients are added up, in the last
+               alone); the optimizer steps at optimizer_step, when all ranks
                have come that far without an error
     on_task    called with (plan, task) before each task; if it returns a
                function, that is called after the task
@@ -134,7 +138,8 @@ class Executor:
                  check_agreement: bool = True,
                  ordered: Optional[bool] = None,
                  loss_over: LossOver = "text",
-                 losses: Optional[Collection[str]] = None) -> None:
+                 losses: Optional[Collection[str]] = None,
+                 scaler: Optional[LossScaler] = None) -> None:
         check_over(loss_over)
         if isinstance(losses, str):
             raise ValueError(f"losses is {losses!r}; it must be a collection "
@@ -154,6 +159,7 @@ class Executor:
         self._loss_over = loss_over
         self._losses = None if losses is None else frozenset(losses)
         self._met = MetLosses()
+        self._scaler = scaler
         self._group = group
         self._replicas = replicas
         self._shape_of = shape_of
@@ -175,6 +181,8 @@ class Executor:
         self._watch = Watch()
         # Reasons of a failed step that may not have arrived.
         self._undelivered: Any = None
+        if scaler is not None:
+            scaler.bind(self)
 
     def run(self, plan: Plan, batch: Any = None) -> StepResult:
         """Runs one step. Adds gradients to those that the parameters hold.
@@ -211,6 +219,8 @@ class Executor:
                     "run() is called without gradients (torch.no_grad() or "
                     "inference_mode()), which a step of training needs: call "
                     "evaluate() for the loss alone")
+            if trains and self._scaler is not None:
+                self._scaler.check_scaled()
             step.prepare()
         except Exception as caught:  # pylint: disable=broad-except
             error = caught

@@ -538,10 +538,11 @@ class Step:
             if view.requires_grad:
                 tensors.append(view)
                 gradients.append(gradient.reshape(view.shape))
+        scale = 1.0 if self.x._scaler is None else self.x._scaler.scale
         for loss, weight in kept.losses:
             if loss.requires_grad:
                 tensors.append(loss)
-                gradients.append(torch.full_like(loss, weight))
+                gradients.append(torch.full_like(loss, weight * scale))
         split = structure.is_split[f]
         if tensors:
             if split:

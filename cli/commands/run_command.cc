@@ -111,8 +111,8 @@ class RunCommand : public Command {
                      "transport mpi or nccl: within which MPI must have "
                      "started (default 30s)"});
     flags.push_back(OutputFlag("trace", &trace_,
-                               "write the measured timeline of the median run "
-                               "as Chrome trace JSON"));
+                               "write the measured timeline of the last step, "
+                               "of its median run, as Chrome trace JSON"));
     flags.push_back(OutputFlag(
         "report", &report_, "write an HTML report: predicted over measured"));
     flags.push_back(

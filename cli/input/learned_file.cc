@@ -1,6 +1,7 @@
 #include "cli/input/learned_file.h"
 
 #include <algorithm>
+#include <iterator>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -39,13 +40,17 @@ void SetLearned(const emulator::CostLearner& learned, double most,
   costs->SetCorrections(learned.Factors(modules, most));
 }
 
-absl::Status NoteClamped(const std::string& path, double most,
-                         const ModelSpec& model, const Context& context) {
+absl::Status CheckLearned(const std::string& path, double most,
+                          const ModelSpec& model, const Context& context) {
   if (path.empty()) return absl::OkStatus();
   PIPELOOM_ASSIGN_OR_RETURN(const emulator::CostLearner learned,
                             ReadLearned(path));
   std::vector<std::string> clamped;
+  std::vector<std::string> unknown;
   for (const ModuleSpec& module : model.modules) {
+    if (learned.Tasks(module.name, Pass::kForward) == 0) {
+      unknown.push_back(module.name);
+    }
     for (const Pass pass :
          {Pass::kForward, Pass::kBackward, Pass::kWeightGrad}) {
       if (learned.Tasks(module.name, pass) == 0) continue;
@@ -54,6 +59,18 @@ absl::Status NoteClamped(const std::string& path, double most,
       clamped.push_back(absl::StrFormat("%s pass %c (%.3g)", module.name,
                                         PassLetter(pass), factor));
     }
+  }
+  if (std::ssize(unknown) == model.modules.size()) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "--learned %s: it has times of no module of %s (%s); they must be "
+        "measured on a job of this model",
+        path, model.name, absl::StrJoin(unknown, ", ")));
+  }
+  if (!unknown.empty()) {
+    context.warn(absl::StrFormat(
+        "note: --learned %s: no times of %s were measured; those that the "
+        "profile gives are used",
+        path, absl::StrJoin(unknown, ", ")));
   }
   if (clamped.empty()) return absl::OkStatus();
   context.warn(absl::StrFormat(

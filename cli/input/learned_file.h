@@ -29,10 +29,11 @@ absl::Status ApplyLearned(const std::string& path,
 // [1 / most, most].
 void SetLearned(const emulator::CostLearner& learned, double most,
                 emulator::StageCostModel* costs);
-// Warns of the measured factors of the file that ApplyLearned() clamps. Does
-// nothing if `path` is empty.
-absl::Status NoteClamped(const std::string& path, double most,
-                         const ModelSpec& model, const Context& context);
+// Warns of the measured factors of the file that ApplyLearned() clamps, and of
+// modules that it has no times of. InvalidArgument: it has times of none of the
+// model's modules. Does nothing if `path` is empty.
+absl::Status CheckLearned(const std::string& path, double most,
+                          const ModelSpec& model, const Context& context);
 
 // Makes the planner of the job with the strategy's own partition. `strategy`:
 // empty for the job's; `learned`: a file of measured times, or empty; `most` as

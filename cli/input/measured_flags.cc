@@ -68,8 +68,8 @@ absl::Status ApplyMeasured(const MeasuredFlags& flags,
                            emulator::StageCostModel* costs) {
   if (flags.traces.empty()) {
     PIPELOOM_RETURN_IF_ERROR(ApplyLearned(flags.learned, costs));
-    return NoteClamped(flags.learned, emulator::CostLearner::kMaxCorrection,
-                       input.job.model, context);
+    return CheckLearned(flags.learned, emulator::CostLearner::kMaxCorrection,
+                        input.job.model, context);
   }
   if (!flags.learned.empty()) {
     return UsageError("--learned and --costs-from: give one of them");

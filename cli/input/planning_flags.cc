@@ -171,7 +171,7 @@ absl::StatusOr<std::unique_ptr<planner::JobPlanner>> MakePlanner(
     const studies::JobInput& input, const PlanningFlags& flags,
     const std::string& learned, const Context& context, double most) {
   PIPELOOM_RETURN_IF_ERROR(
-      NoteClamped(learned, most, input.job.model, context));
+      CheckLearned(learned, most, input.job.model, context));
   const std::string strategy = flags.strategy.value_or("");
   PIPELOOM_ASSIGN_OR_RETURN(
       const std::string source,

@@ -108,8 +108,8 @@ absl::StatusOr<ReadyJob> MakeReady(
       input.job, studies::CostsOf(input));
   PIPELOOM_RETURN_IF_ERROR(cli::ApplyLearned(learned, ready.costs.get()));
   PIPELOOM_RETURN_IF_ERROR(
-      cli::NoteClamped(learned, emulator::CostLearner::kMaxCorrection,
-                       input.job.model, context));
+      cli::CheckLearned(learned, emulator::CostLearner::kMaxCorrection,
+                        input.job.model, context));
   PIPELOOM_ASSIGN_OR_RETURN(
       ready.prepared,
       cli::PrepareForTrainer(input, packed, *ready.costs, planning.partition,

@@ -130,6 +130,27 @@ TEST_F(LearnedTest, FactorsOfAnotherMachineAreClampedWithANote) {
   }
 }
 
+TEST_F(LearnedTest, AFileOfAnotherModelIsRefusedAndOneOfAPartIsNoted) {
+  const auto write = [this](const std::string& module) {
+    emulator::CostLearner learned;
+    EXPECT_TRUE(learned.Assume(module, Pass::kForward, 2, 4).ok());
+    EXPECT_TRUE(learned.Assume(module, Pass::kBackward, 2, 4).ok());
+    std::ofstream(Path(module)) << learned.ToString();
+    return Path(module);
+  };
+  for (const char* command : {"plan", "run", "emulate", "compare"}) {
+    const Outcome other = OfJob(command, {"--learned", write("tower")});
+    EXPECT_EQ(other.code, 1) << command;
+    EXPECT_THAT(other.err, HasSubstr("tower: it has times of no module of "));
+    EXPECT_THAT(other.err, HasSubstr("(vision_encoder, backbone)"));
+  }
+  std::string notes;
+  EXPECT_GT(StepTime({"--learned", write("backbone")}, &notes), StepTime({}));
+  EXPECT_THAT(notes, HasSubstr("no times of vision_encoder were measured"));
+  StepTime({"--learned", WriteFactor("both.txt", 2)}, &notes);
+  EXPECT_THAT(notes, Not(HasSubstr("were measured;")));
+}
+
 TEST_F(LearnedTest, AStepAsPricedHasNoNoteOnItsMfu) {
   std::string notes;
   EXPECT_GT(StepTime({}, &notes), 0);

@@ -289,7 +289,7 @@ def main():
             job = of_first_rank(lambda: client.open_job(
                 job_of(args, folder, ranks, replicas),
                 [family.sizes(s) for step in steps for s in step],
-                job_id=args.job_id))
+                job_id=args.job_id, new_attempt=True))
         except (RuntimeError, ValueError) as error:
             raise StartError(f"--service {args.service}: {error}") from None
         session = pipeloom.Session(client, job, rank=rank, replica=replica)

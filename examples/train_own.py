@@ -228,10 +228,12 @@ class ServicePlans(FixedPlans):
                       "parallel": {"pp": ranks},
                       "training": {"microbatches": args.microbatches,
                                    "microbatch_tokens": 100_000}}
+            # A run that starts again may have other batches from here on.
             return self.client.open_job(
                 json_format.ParseDict(fields, messages.Job()),
                 Batch(0, args.microbatches).samples, job_id=args.job_id,
-                partition_time=args.partition_time, timeout=300)
+                new_attempt=True, partition_time=args.partition_time,
+                timeout=300)
 
         job = of_first_rank(open_job)
         self.stages = list(job.stages)
@@ -330,7 +332,7 @@ def train(args):
     first = (load(args.resume, mine, optimizer, scheduler) if args.resume
              else 0)
     for step in range(first, args.steps):
-        batch = Batch(100 + step, args.microbatches)
+        batch = Batch(args.seed + step, args.microbatches)
         plan = plans.get(step, batch)
         optimizer.zero_grad()
         result = executor.run(plan, batch)
@@ -372,6 +374,7 @@ def main():
                              "has which layers")
     parser.add_argument("--wait", type=float, default=10.0,
                         help="seconds for a plan before falling back")
+    parser.add_argument("--seed", type=int, default=100, help="of the data")
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--microbatches", type=int, default=4)
     parser.add_argument("--evaluate-every", type=int, default=4)

@@ -310,7 +310,8 @@ class ServicePlans:
             # same job.
             job = of_first_rank(lambda s=schedule: self.client.open_job(
                 self.job(args, s), sample,
-                job_id=args.job_id and f"{args.job_id}-{s}"))
+                job_id=args.job_id and f"{args.job_id}-{s}",
+                new_attempt=True))
             if job.module_names != MODULES:
                 raise SystemExit(
                     f"the job's modules are {job.module_names}, not {MODULES}")

@@ -33,10 +33,10 @@ class TrainOwnTest(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
 
-    def train(self, ranks, *options):
-        """Returns the lines of the first process, as torchrun starts them."""
+    def start(self, ranks, *options):
+        """Starts the processes as torchrun does."""
         port = free_port()
-        processes = [subprocess.Popen(
+        return [subprocess.Popen(
             [sys.executable, os.path.join(ROOT, "examples/train_own.py"),
              "--evaluate-every", "2", *options], cwd=self.folder, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -44,6 +44,10 @@ class TrainOwnTest(unittest.TestCase):
                  "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
                  "OMP_NUM_THREADS": "1", "USE_LIBUV": "0"})
             for r in range(ranks)]
+
+    def train(self, ranks, *options):
+        """Returns the lines of the first process."""
+        processes = self.start(ranks, *options)
         try:
             said = [p.communicate(timeout=300) for p in processes]
         finally:
@@ -82,9 +86,18 @@ class TrainOwnTest(unittest.TestCase):
     @unittest.skipUnless(HAVE_SERVICE, "no service was built")
     def test_with_a_service(self):
         server = Server("--warm-up", "0")
+        service = ("--service", server.target, "--wait", "60",
+                   "--partition-time", "1")
         try:
-            lines = self.train(2, "--steps", "4", "--service", server.target,
-                               "--wait", "60", "--partition-time", "1")
+            # A run that dies leaves its job, and batches that no other has.
+            dying = self.start(2, "--steps", "100000", "--seed", "7", *service)
+            for line in dying[0].stdout:
+                if line.startswith("step 2"):
+                    break
+            for p in dying:
+                p.kill()
+                p.communicate()
+            lines = self.train(2, "--steps", "4", *service)
         finally:
             server.process.terminate()
             server.process.wait(60)

@@ -13,9 +13,10 @@ if HAVE_ALL:
     from torch import nn
 
     from pipeloom import hf
+    from pipeloom.torch import LossScaler
 
 
-def make(rank, tied, frozen=""):
+def make(rank, tied, frozen="", **options):
     """Returns the pipeline and the model in one process."""
     models = []
     for _ in range(2):
@@ -23,7 +24,7 @@ def make(rank, tied, frozen=""):
         for name, p in model.named_parameters():
             p.requires_grad_(not (frozen and frozen in name))
         models.append(model)
-    return hf.Pipeline(models[0], cut(2, 2), rank=rank), models[1]
+    return hf.Pipeline(models[0], cut(2, 2), rank=rank, **options), models[1]
 
 
 def step(pipe, samples, **options):
@@ -73,6 +74,31 @@ def clip(rank, tied):
         assert all(torch.equal(a, p.grad)
                    for a, p in zip(before, pipe.parameters()))
     return result
+
+
+def scale(rank, tied):
+    """Clipping of gradients that a LossScaler has scaled, and a step that it
+    leaves out on both ranks."""
+    scaler = LossScaler(2.0 ** 12)
+    pipe, one = make(rank, tied, scaler=scaler)
+    optimizer = torch.optim.SGD(pipe.parameters(), 0.1)
+    draw = random.Random(5)
+    samples = test_split.samples_of(draw)
+    step(pipe, samples)
+    backward(one, samples, count(samples))
+    scaler.unscale_()
+    norm = float(pipe.clip_grad_norm_(0.01))
+    expected = float(nn.utils.clip_grad_norm_(one.parameters(), 0.01))
+    off = abs(norm / expected - 1), worst(pipe, one)
+    stepped = [scaler.step(optimizer)]
+    pipe.zero_grad()
+    step(pipe, samples)
+    if rank == 0:
+        next(pipe.parameters()).grad.fill_(float("inf"))
+    before = [p.detach().clone() for p in pipe.parameters()]
+    stepped.append(scaler.step(optimizer))
+    same = all(torch.equal(a, p) for a, p in zip(before, pipe.parameters()))
+    return off, stepped, same
 
 
 def accumulate(rank, tied):
@@ -161,6 +187,14 @@ class GradientsTest(unittest.TestCase):
             for norm, gradient in ranks[0] + ranks[1]:
                 self.assertLess(norm, 1e-5)
                 self.assertLess(gradient, 1e-7)
+
+    def test_scaled_losses_have_the_same_gradients_and_skip_on_all_ranks(self):
+        for tied in (False, True):
+            for (norm, gradient), stepped, same in on_two(scale, tied):
+                self.assertLess(norm, 1e-5)
+                self.assertLess(gradient, 1e-7)
+                self.assertEqual(stepped, [True, False])
+                self.assertTrue(same)
 
     def test_gradients_of_several_calls_are_those_of_one_mean(self):
         for tied in (False, True):

@@ -270,6 +270,35 @@ class CaptureTest(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "repeats=5"):
             one.seconds("F", 0, 1, 64, 1)
 
+    def test_layers_that_need_values_are_named(self):
+        class Chosen(nn.Module):
+            """Works on the rows of one expert."""
+
+            def __init__(self, choose):
+                super().__init__()
+                self.gate, self.choose = nn.Linear(WIDTH, 2), choose
+
+            def forward(self, x):
+                return x * self.gate(self.choose(x)).sum()
+
+        for choose in (lambda x: x[x[:, 0] > 0],
+                       lambda x: x if float(x.sum()) > 0 else -x):
+            layers = [nn.Linear(WIDTH, WIDTH), Chosen(choose)]
+            capture.module("text", layers, lambda tokens, _: torch.ones(
+                tokens, WIDTH), SIZES)
+            for layer in layers:
+                layer.to("meta")
+            with self.assertRaisesRegex(
+                    ValueError, "layer 1 of text, Chosen, does not run on the "
+                    "meta device.*give the layers and their inputs values"):
+                capture.module("text", layers, lambda tokens, _: torch.ones(
+                    tokens, WIDTH, device="meta"), SIZES)
+        # An error of another kind stays as it is.
+        with self.assertRaisesRegex(RuntimeError, "shape|dim"):
+            capture.module("text", [nn.Linear(WIDTH, 3, device="meta")],
+                           lambda tokens, _: torch.ones(tokens, 5,
+                                                        device="meta"), SIZES)
+
     def test_lines(self):
         sizes = [(10, 1), (20, 1), (20, 4), (70, 3)]
         for line in ((3.0, 0.0), (0.0, 5.0), (3.0, 5.0), (0.0, 0.0)):

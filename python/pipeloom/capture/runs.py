@@ -37,7 +37,8 @@ class Run:
 
 def run(name: str, layers: Sequence[Any], inputs: Callable[[], Any],
         call: Call, loss: Loss, repeats: int) -> Run:
-    """Measures the layers on inputs(). ValueError: a layer returns no rows."""
+    """Measures the layers on inputs(). ValueError: a layer returns no rows,
+    or does not run without values."""
     result = Run([], set())
     known = {_storage(t) for layer in layers if isinstance(layer, nn.Module)
              for t in [*layer.parameters(), *layer.buffers()]}
@@ -59,8 +60,20 @@ def run(name: str, layers: Sequence[Any], inputs: Callable[[], Any],
         counter = _Counter()
         with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(
                 pack, lambda t: t), counter:
-            y, end = _forward(layer, x, call,
-                              loss if i + 1 == len(layers) else None)
+            try:
+                y, end = _forward(layer, x, call,
+                                  loss if i + 1 == len(layers) else None)
+            except RuntimeError as error:
+                meta = any(t.is_meta for t in
+                           [*parameters_of(layer), *tensors_in(x)])
+                if not meta or "meta" not in str(error).lower():
+                    raise
+                first = str(error).partition("\n")[0].partition(". ")[0]
+                raise ValueError(
+                    f"layer {i} of {name}, {type(layer).__name__}, does not "
+                    "run on the meta device, which has no values to choose "
+                    "rows or experts by: give the layers and their inputs "
+                    f"values, on the CPU or a GPU ({first})") from error
         alive += [x, y, end]
         rows = next(tensors_in(y), None)
         if rows is None or rows.dim() == 0 or rows.numel() == 0:

@@ -3,7 +3,7 @@ from typing import Set
 
 
 class MetLosses:
-    """What one rank has seen of the losses of modules, in steps whose trainer
+    """The losses of modules that one rank has seen, in steps whose trainer
     has not said which modules have one. Plans of the service say so for a
     module that feeds another; plans without loss_shares, such as static ones,
     do not, and a fallback to one must not drop a loss.

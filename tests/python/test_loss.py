@@ -389,13 +389,14 @@ def worker(rank, port, queue):
             except ValueError as error:
                 assert message in str(error), error
         # A loss that an earlier step went without is no silent change.
-        late = executor_of()
-        late.run(fixed, batch)
-        try:
-            late.run(planned, batch)
-            raise AssertionError("it runs")
-        except (RuntimeError, StepFailed) as error:
-            assert "losses=[...]" in str(error), error
+        for run in ("run", "evaluate"):
+            late = executor_of()
+            getattr(late, run)(fixed, batch)
+            try:
+                late.run(planned, batch)
+                raise AssertionError("it runs")
+            except (RuntimeError, StepFailed) as error:
+                assert "losses=[...]" in str(error), error
         queue.put((rank, worst))
     except Exception as error:  # pylint: disable=broad-except
         queue.put((rank, repr(error)))

@@ -467,8 +467,8 @@ class Step:
             if loss is not None:
                 self.x._met.loss(kept.item.module, bool(edges))
                 kept.losses.append((loss, kept.item.loss_weight))
-        elif (self.trains and self.x._losses is None and
-              not plan.loss_totals and task.module not in self.with_shares and
+        elif (self.x._losses is None and not plan.loss_totals and
+              task.module not in self.with_shares and
               self._ends_module(task, edges)):
             self.x._met.none(kept.item.module)
         kept.losses += kept.item.added.end()

@@ -29,7 +29,7 @@ of its loss puts its own counts into the plan:
                                loss_totals={module: of_the_step})
 
 A weight with ends on several ranks, such as a tied embedding, is a parameter on
-each of them: sum its gradients in reduce_fn, and step all ends alike.
+each of them: name it in `tied`.
 
 Rank r of the plan is the r-th process of `group`. Works with torch 1.13 to the
 newest; gloo on CPUs, nccl on GPUs.
@@ -51,6 +51,7 @@ from pipeloom.execution.met_losses import MetLosses
 from pipeloom.execution.second_run import Habits
 from pipeloom.execution.step import Step, StepResult, equal_rows
 from pipeloom.execution.structure import PlanStructure
+from pipeloom.execution.tied import TiedWeights
 from pipeloom.execution.watch import Watch
 from pipeloom.execution.work_item import WorkItem
 from pipeloom.loss import LossOver, check_over
@@ -85,6 +86,11 @@ class Executor:
                another module and has no loss head in the job's model, or if
                plans without loss_shares run, too. Without it, the plan says
     scaler     scales losses for fp16 (LossScaler)
+    tied       the weights that ranks share, such as a tied embedding: a name,
+               alike on all ranks, -> the parameter here. All ranks give it, {}
+               if they have none. A step's gradients of all ends are summed
+               before reduce_fn, and clip_grad_norm_ counts them once. Ends that
+               differ are an error; give them the same options in the optimizer
     group      the pipeline's processes, in the order of ranks; None: all
     replicas   the group of the processes with this rank in all replicas of the
                pipeline: a step that fails in one replica then fails in all,
@@ -139,7 +145,8 @@ class Executor:
                  ordered: Optional[bool] = None,
                  loss_over: LossOver = "text",
                  losses: Optional[Collection[str]] = None,
-                 scaler: Optional[LossScaler] = None) -> None:
+                 scaler: Optional[LossScaler] = None,
+                 tied: Optional[Mapping[str, nn.Parameter]] = None) -> None:
         check_over(loss_over)
         if isinstance(losses, str):
             raise ValueError(f"losses is {losses!r}; it must be a collection "
@@ -183,6 +190,9 @@ class Executor:
         self._undelivered: Any = None
         if scaler is not None:
             scaler.bind(self)
+        self._tied = (None if tied is None else
+                      TiedWeights(tied, rank, self._ranks, group,
+                                  self._check_on))
 
     def run(self, plan: Plan, batch: Any = None) -> StepResult:
         """Runs one step. Adds gradients to those that the parameters hold.
@@ -195,7 +205,16 @@ class Executor:
         step; the next step may follow. Without `replicas`, other replicas know
         nothing of it.
         StepFailed, too: a rank is gone, or silent for the group's timeout."""
-        return self._run(plan, batch, trains=True)
+        # All ends of tied weights make this call, whatever their plans are.
+        drift = None if self._tied is None else self._tied.begin()
+        try:
+            result = self._run(plan, batch, trains=True, drift=drift)
+            if self._tied is not None:
+                self._tied.reduce()
+            return result
+        finally:
+            if self._tied is not None:
+                self._tied.end()
 
     def evaluate(self, plan: Plan, batch: Any = None) -> StepResult:
         """Runs the forwards of a plan alone, for the loss of samples that are
@@ -207,7 +226,9 @@ class Executor:
         are those of run()."""
         return self._run(plan, batch, trains=False)
 
-    def _run(self, plan: Plan, batch: Any, trains: bool) -> StepResult:
+    def _run(self, plan: Plan, batch: Any, trains: bool,
+             drift: Optional[Exception] = None) -> StepResult:
+        """`drift`: why this rank cannot run, whatever the plan is."""
         error: Optional[Exception] = None
         step = None
         try:
@@ -221,6 +242,8 @@ class Executor:
                     "evaluate() for the loss alone")
             if trains and self._scaler is not None:
                 self._scaler.check_scaled()
+            if drift is not None:
+                raise drift
             step.prepare()
         except Exception as caught:  # pylint: disable=broad-except
             error = caught
@@ -251,10 +274,14 @@ class Executor:
         torch.nn.utils.clip_grad_norm_ would see those of one rank. All ranks of
         the group must call it, after run() or in reduce_fn, when gradients are
         whole. `counted_elsewhere`: parameters that another rank has as well,
-        and counts. ValueError: norm_type is not positive."""
+        and counts, in addition to those of `tied`. ValueError: norm_type is
+        not positive."""
+        elsewhere = list(counted_elsewhere)
+        if self._tied is not None:
+            elsewhere += self._tied.elsewhere
         return clip_grad_norm(
-            self.parameters(), counted_elsewhere, max_norm, norm_type,
-            self._group, self.device)
+            self.parameters(), elsewhere, max_norm, norm_type, self._group,
+            self.device)
 
     def _refusal(self, plan: Plan,
                  error: Optional[Exception]) -> Optional[Exception]:

@@ -6,9 +6,18 @@ import torch.distributed as dist
 from torch import nn
 
 
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
 def local(tensor: torch.Tensor) -> torch.Tensor:
     """Returns the part of a divided tensor that this process has."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def words_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns the sum of a tensor's bits, as integers."""
+    flat = local(tensor.detach()).contiguous().reshape(-1)
+    return flat.view(_WORDS[flat.element_size()]).sum(dtype=torch.int64)
 
 
 def clip_grad_norm(parameters: List[nn.Parameter],

@@ -237,6 +237,8 @@ class Step:
         elif op == "reduce_gradients":
             # Messages of reduce_fn must not meet a rank that has failed.
             self._all_have_come()
+            if self.x._tied is not None:
+                self.x._tied.reduce()
             if self.x._reduce_fn is not None:
                 self.x._reduce_fn()
         elif op == "optimizer_step":

@@ -5,9 +5,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from pipeloom.execution.gradients import clip_grad_norm, local
-
-_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+from pipeloom.execution.gradients import clip_grad_norm, local, words_of
 
 
 def add_up(one: nn.Parameter, other: Optional[nn.Parameter],
@@ -44,12 +42,6 @@ def check_same(weight: nn.Parameter, other: Optional[nn.Parameter],
             f"{names[0]} and {names[1]} are one weight, but its two ends "
             "differ: give both the same options in the optimizer (learning "
             "rate, weight decay), and load checkpoints into both")
-
-
-def words_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns the sum of a tensor's bits, as integers."""
-    flat = local(tensor.detach()).contiguous().reshape(-1)
-    return flat.view(_WORDS[flat.element_size()]).sum(dtype=torch.int64)
 
 
 def check_whole(named: Iterable[Tuple[str, nn.Parameter]]) -> None:

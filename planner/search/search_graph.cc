@@ -104,6 +104,7 @@ struct View {
             .warm_start = warm_start,
             .num_workers = workers};
   }
+
   FlatGraph graph;
   std::unique_ptr<MeanMicrobatch> mean;
   OrderUnits units;

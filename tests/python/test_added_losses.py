@@ -14,7 +14,6 @@ try:
     import grpc  # noqa: F401
     import torch
     import torch.distributed as dist
-    import torch.multiprocessing as mp
     from torch import nn
     AVAILABLE = dist.is_available()
 except ImportError:
@@ -25,7 +24,7 @@ if AVAILABLE:
     from pipeloom.plan import Microbatch, SubMicrobatch
     from pipeloom.static_schedule import Stage, build_graph, plan_of
     from pipeloom.torch import Executor
-    from test_torch import free_port, random_orders
+    from test_torch import random_orders, run_world
 
 WIDTH = 4
 MODULES = ("vision", "text")
@@ -178,22 +177,9 @@ def worker(rank, port, queue):
 class AddedLossesTest(unittest.TestCase):
 
     def test_any_plan_has_the_gradients_of_one_process(self):
-        context = mp.get_context("fork")
-        queue, port = context.Queue(), free_port()
-        processes = [context.Process(target=worker, args=(r, port, queue))
-                     for r in range(2)]
-        for p in processes:
-            p.start()
-        results = []
-        for _ in processes:
-            results.append(queue.get(timeout=120))
-            if isinstance(results[-1][1], str):
-                break
-        for p in processes:
-            if any(isinstance(worst, str) for _, worst in results):
-                p.terminate()
-            p.join(60)
-        for rank, worst in results:
+        results = run_world(2, False, lambda rank, _, port, queue, __:
+                            worker(rank, port, queue))
+        for rank, worst in results.items():
             self.assertIsInstance(worst, float, f"rank {rank}: {worst}")
             self.assertLess(worst, 1e-5, f"rank {rank}")
 

@@ -12,7 +12,6 @@ sys.path.insert(0, os.path.join(ROOT, "python"))
 try:
     import torch
     import torch.distributed as dist
-    import torch.multiprocessing as mp
     from torch import nn
     HAVE_TORCH = dist.is_available()
 except ImportError:
@@ -38,7 +37,7 @@ if HAVE_GRPC:
 if HAVE_TORCH and HAVE_GRPC:
     from pipeloom.provider import with_weights
     from pipeloom.torch import Executor, StepFailed
-    from test_torch import free_port, random_orders, share_of
+    from test_torch import random_orders, run_world, share_of
 
 WIDTH = 4
 MODULES = ("text", "image")
@@ -410,22 +409,9 @@ def worker(rank, port, queue):
 class ExecutorTest(unittest.TestCase):
 
     def test_a_batch_that_was_cut_has_the_gradients_of_the_whole(self):
-        context = mp.get_context("fork")
-        queue, port = context.Queue(), free_port()
-        processes = [context.Process(target=worker, args=(r, port, queue))
-                     for r in range(2)]
-        for p in processes:
-            p.start()
-        results = []
-        for _ in processes:
-            results.append(queue.get(timeout=120))
-            if isinstance(results[-1][1], str):
-                break
-        for p in processes:
-            if any(isinstance(worst, str) for _, worst in results):
-                p.terminate()
-            p.join(60)
-        for rank, worst in results:
+        results = run_world(2, False, lambda rank, _, port, queue, __:
+                            worker(rank, port, queue))
+        for rank, worst in results.items():
             self.assertIsInstance(worst, float, f"rank {rank}: {worst}")
             self.assertLess(worst, 1e-5, f"rank {rank}")
 

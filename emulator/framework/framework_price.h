@@ -138,14 +138,15 @@ class FrameworkPrices {
 // them.
 inline constexpr double kNormAndClearBytes = 10;
 
-// Bytes per parameter of owners of whole tensors that update them by operators
-// of PyTorch, counted in InternEvo (solver/optimizer/hybrid_zero_optim.py) and
-// in AdamW of PyTorch 1.13, which its image has. Gradients in 16 bits: cast to
-// fp32 for their norm and read (6, 4), joined to one tensor (4), cast (6),
-// scaled (8). AdamW: decay (8), first moment (8, 12), second (8, 12), its root,
-// quotient and sum (8 each), update (16). The weight in 16 bits (6).
+// Bytes that an owner of whole tensors moves for each parameter when it updates
+// them by single PyTorch operators. They were counted in InternEvo's source
+// (solver/optimizer/hybrid_zero_optim.py) and in AdamW of PyTorch 1.13, which
+// InternEvo's image has. Gradients in 16 bits: cast to fp32 for their norm and
+// read (6, 4), joined to one tensor (4), cast (6), scaled (8). AdamW: decay
+// (8), first moment (8, 12), second (8, 12), its root, quotient and sum (8
+// each), update (16). The weight in 16 bits is written (6).
 inline constexpr double kEagerOwnerBytes = 28 + 88 + 6;
-// Per gradient in 16 bits that is copied to a bucket and back.
+// Bytes for each gradient in 16 bits that is copied to a bucket and back.
 inline constexpr double kBucketCopyBytes = 8;
 
 // Bytes per parameter of casting weights for low-precision products once a

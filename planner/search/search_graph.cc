@@ -180,8 +180,8 @@ std::unique_ptr<View> BackwardsView(const StageGraph& graph,
 class WorkerTeam {
  public:
   // `bound` returns the lower bound of the step time in ns. It is called once,
-  // while the views of the step are made, as both take some ten list schedules
-  // of time.
+  // at the same time as the views of the step are made if there are two
+  // threads: each of these takes as long as about ten list schedules.
   WorkerTeam(const StageGraph& graph, const FlatGraph& flat,
              const std::function<int64_t()>& bound, bool warm_start,
              uint64_t seed, const SearchBudget& budget)

@@ -5,9 +5,9 @@ U-Nets (configurations not public in full) are left out."""
 
 from step_times.words import shape
 
-# The shapes of paxml/contrib/gpu/scripts_gpu/configs.py, which looks tokens up
-# by a product with one-hot rows (EMBEDDING_LOOKUP_STYLE) and has biases
-# (USE_BIAS, use_bias); XLA pads the width of products to a multiple of 8.
+# The shapes of paxml/contrib/gpu/scripts_gpu/configs.py. Tokens are looked up as
+# a product with one-hot rows (EMBEDDING_LOOKUP_STYLE); the GPTs have biases
+# (USE_BIAS, use_bias). XLA pads the width of products to a multiple of 8.
 PAX = {
     "gpt-126M": dict(layers=12, hidden=768, heads=12, ffn=3072, vocab=50304,
                      tied=1, one_hot=1, biases=1),
@@ -24,10 +24,10 @@ PAX = {
 PAX_RECOMPUTE = {"gpt-126M": "none", "llama2-7b": "none", "gpt-175B": "full"}
 
 
-# Kernels that XLA makes itself, where TransformerEngine has fused ones: mean,
-# variance and result of a norm, four of its gradient, biases of queries, keys
-# and values and their sums. Counted, 16 bytes an element of a layer and 27
-# backward more than fused ones; `eager` has 8 and 16.
+# XLA makes several kernels where TransformerEngine has one: the mean, variance
+# and result of a norm, four for its gradient, and the biases of queries, keys
+# and values and their sums. By count they move 16 bytes an element of a layer
+# forward, and 27 backward, more than fused kernels; `eager` adds 8 and 16.
 BY_XLA = "eager"
 
 

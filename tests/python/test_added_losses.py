@@ -19,12 +19,14 @@ try:
 except ImportError:
     AVAILABLE = False
 
+from gloo_ranks import run_ranks  # noqa: E402
+
 if AVAILABLE:
     from pipeloom.execution.work_item import WorkItem
     from pipeloom.plan import Microbatch, SubMicrobatch
     from pipeloom.static_schedule import Stage, build_graph, plan_of
     from pipeloom.torch import Executor
-    from test_torch import random_orders, run_world
+    from test_torch import random_orders
 
 WIDTH = 4
 MODULES = ("vision", "text")
@@ -137,49 +139,38 @@ def one_process(stages, batch):
     return float(total.detach())
 
 
-def worker(rank, port, queue):
-    torch.set_num_threads(1)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
-                      USE_LIBUV="0")
-    dist.init_process_group("gloo", rank=rank, world_size=2)
-    try:
-        worst = 0.0
-        torch.manual_seed(7)
-        batch = ([torch.randn(sum(images), WIDTH) for images in IMAGES],
-                 [torch.randn(sum(images) + m + 1, WIDTH)
-                  for m, images in enumerate(IMAGES)])
-        for seed in range(12):
-            by_layer = seed % 3 > 0
-            stages, reference = build(by_layer), build(by_layer)
-            mine = {s: stage for s, stage in enumerate(stages)
-                    if stages_of()[s].rank == rank}
-            executor = Executor(mine, rank=rank, loss_fn=lambda output, item:
-                                final_loss(output))
-            expected = one_process(reference, batch)
-            plan = plan_for(seed)
-            for run in (executor.run, executor.evaluate):
-                total = torch.tensor([run(plan, batch).loss])
-                dist.all_reduce(total)
-                worst = max(worst, abs(float(total) - expected))
-            for s, stage in mine.items():
-                for a, b in zip(stage.parameters(),
-                                reference[s].parameters()):
-                    worst = max(worst, float((a.grad - b.grad).abs().max()))
-        queue.put((rank, worst))
-    except Exception as error:  # pylint: disable=broad-except
-        queue.put((rank, repr(error)))
-        raise
-    finally:
-        dist.destroy_process_group()
+def work(rank):
+    """Returns the largest difference from one process."""
+    worst = 0.0
+    torch.manual_seed(7)
+    batch = ([torch.randn(sum(images), WIDTH) for images in IMAGES],
+             [torch.randn(sum(images) + m + 1, WIDTH)
+              for m, images in enumerate(IMAGES)])
+    for seed in range(12):
+        by_layer = seed % 3 > 0
+        stages, reference = build(by_layer), build(by_layer)
+        mine = {s: stage for s, stage in enumerate(stages)
+                if stages_of()[s].rank == rank}
+        executor = Executor(mine, rank=rank, loss_fn=lambda output, item:
+                            final_loss(output))
+        expected = one_process(reference, batch)
+        plan = plan_for(seed)
+        for run in (executor.run, executor.evaluate):
+            total = torch.tensor([run(plan, batch).loss])
+            dist.all_reduce(total)
+            worst = max(worst, abs(float(total) - expected))
+        for s, stage in mine.items():
+            for a, b in zip(stage.parameters(),
+                            reference[s].parameters()):
+                worst = max(worst, float((a.grad - b.grad).abs().max()))
+    return worst
 
 
 @unittest.skipUnless(AVAILABLE, "torch, grpcio or protobuf is missing")
 class AddedLossesTest(unittest.TestCase):
 
     def test_any_plan_has_the_gradients_of_one_process(self):
-        results = run_world(2, False, lambda rank, _, port, queue, __:
-                            worker(rank, port, queue))
-        for rank, worst in results.items():
+        for rank, worst in run_ranks(2, work).items():
             self.assertIsInstance(worst, float, f"rank {rank}: {worst}")
             self.assertLess(worst, 1e-5, f"rank {rank}")
 

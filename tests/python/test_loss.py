@@ -24,6 +24,7 @@ try:
 except ImportError:
     HAVE_GRPC = False
 
+from gloo_ranks import run_ranks  # noqa: E402
 from pipeloom import loss, plan as plans  # noqa: E402
 from pipeloom.check import InvalidPlan, check_plan  # noqa: E402
 from pipeloom.loss import LossShare  # noqa: E402
@@ -37,7 +38,7 @@ if HAVE_GRPC:
 if HAVE_TORCH and HAVE_GRPC:
     from pipeloom.provider import with_weights
     from pipeloom.torch import Executor, StepFailed
-    from test_torch import random_orders, run_world, share_of
+    from test_torch import random_orders, share_of
 
 WIDTH = 4
 MODULES = ("text", "image")
@@ -303,105 +304,96 @@ def variants(cuts, seed):
            MODULES)
 
 
-def worker(rank, port, queue):
-    torch.set_num_threads(1)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
-                      USE_LIBUV="0")
-    dist.init_process_group("gloo", rank=rank, world_size=2)
-    try:
-        worst = 0.0
-        parts = build()
-        mine = {s: parts[s] for s in range(len(STAGES))
-                if STAGES[s].rank == rank}
-        executor = Executor(mine, rank=rank, loss_over="tokens",
-                            loss_fn=lambda output, item:
-                            mean_loss(output, MODULES.index(item.module)))
-        for seed, cuts in enumerate(CUTS):
-            micro = described(cuts, seed)
-            generator = torch.Generator().manual_seed(seed)
-            batch = [torch.randn(sum(s.instances for s in m.subs
-                                     if s.module == 0), WIDTH,
-                                 generator=generator) for m in micro]
-            for i, (plan, losses) in enumerate(variants(cuts, seed)):
-                for part in parts:
-                    part.zero_grad()
-                reference = build()
-                expected = one_process(reference, batch, losses)
-                result = executor.run(share_of(plan, rank) if i % 2 else plan,
-                                      batch)
-                total = torch.tensor([result.loss])
-                dist.all_reduce(total)
-                worst = max(worst, abs(float(total) - expected))
-                for s in mine:
-                    for a, b in zip(mine[s].parameters(),
-                                    reference[s].parameters()):
-                        worst = max(worst,
-                                    float((a.grad - b.grad).abs().max()))
-        def difference(executor, plan, losses, run="run"):
-            reference = build()
+def work(rank):
+    """Returns the largest difference from one process."""
+    worst = 0.0
+    parts = build()
+    mine = {s: parts[s] for s in range(len(STAGES))
+            if STAGES[s].rank == rank}
+    executor = Executor(mine, rank=rank, loss_over="tokens",
+                        loss_fn=lambda output, item:
+                        mean_loss(output, MODULES.index(item.module)))
+    for seed, cuts in enumerate(CUTS):
+        micro = described(cuts, seed)
+        generator = torch.Generator().manual_seed(seed)
+        batch = [torch.randn(sum(s.instances for s in m.subs
+                                 if s.module == 0), WIDTH,
+                             generator=generator) for m in micro]
+        for i, (plan, losses) in enumerate(variants(cuts, seed)):
             for part in parts:
                 part.zero_grad()
+            reference = build()
             expected = one_process(reference, batch, losses)
-            total = torch.tensor([getattr(executor, run)(plan, batch).loss])
+            result = executor.run(share_of(plan, rank) if i % 2 else plan,
+                                  batch)
+            total = torch.tensor([result.loss])
             dist.all_reduce(total)
-            off = [abs(float(total) - expected)]
-            if run == "run":
-                off += [float((gradient(a) - gradient(b)).abs().max())
-                        for s in mine for a, b in zip(
-                            mine[s].parameters(), reference[s].parameters())]
-            return max(off)
+            worst = max(worst, abs(float(total) - expected))
+            for s in mine:
+                for a, b in zip(mine[s].parameters(),
+                                reference[s].parameters()):
+                    worst = max(worst,
+                                float((a.grad - b.grad).abs().max()))
+    def difference(executor, plan, losses, run="run"):
+        reference = build()
+        for part in parts:
+            part.zero_grad()
+        expected = one_process(reference, batch, losses)
+        total = torch.tensor([getattr(executor, run)(plan, batch).loss])
+        dist.all_reduce(total)
+        off = [abs(float(total) - expected)]
+        if run == "run":
+            off += [float((gradient(a) - gradient(b)).abs().max())
+                    for s in mine for a, b in zip(
+                        mine[s].parameters(), reference[s].parameters())]
+        return max(off)
 
-        def gradient(parameter):
-            return (torch.zeros_like(parameter) if parameter.grad is None
-                    else parameter.grad)
+    def gradient(parameter):
+        return (torch.zeros_like(parameter) if parameter.grad is None
+                else parameter.grad)
 
-        def executor_of(losses=None, over="tokens", silent=()):
-            return Executor(
-                mine, rank=rank, loss_over=over, losses=losses,
-                loss_fn=lambda output, item: None if item.module in silent else
-                mean_loss(output, MODULES.index(item.module)))
+    def executor_of(losses=None, over="tokens", silent=()):
+        return Executor(
+            mine, rank=rank, loss_over=over, losses=losses,
+            loss_fn=lambda output, item: None if item.module in silent else
+            mean_loss(output, MODULES.index(item.module)))
 
-        # A module whose loss_fn returns None has no loss in this training.
-        planned = with_shares(plan_for(cuts, seed))
-        fixed = static_plan(STAGES, FEEDS, described(cuts, seed), MODULES)
-        image = dataclasses.replace(
-            planned, loss_totals={1: planned.loss_totals[1]}, loss_shares={
-                p: s for p, s in planned.loss_shares.items() if p[0] == 1})
-        silent = executor_of(silent=("text",))
-        worst = max(worst, *(difference(silent, plan, ("image",))
-                             for plan in (planned, fixed, planned, image)))
-        # The trainer's names hold for every plan, whichever shares it has.
-        for losses in (MODULES, ("image",), ("text",)):
-            named = executor_of(losses, over="text")
-            for plan in (fixed, planned, image, with_weights(
-                    planned, planned.microbatches)):
-                for run in ("run", "evaluate"):
-                    worst = max(worst, difference(named, share_of(
-                        plan, rank), losses, run))
-        for losses, over, plan, message in (
-                (("sound",), "text", planned, "losses names sound; the plan "
-                 "has text, image"),
-                (MODULES, "tokens", image, "has no loss_total of text")):
-            try:
-                executor_of(losses, over).run(plan, batch)
-                raise AssertionError("it runs")
-            except ValueError as error:
-                assert message in str(error), error
-        # A loss that an earlier step went without is no silent change.
-        for run in ("run", "evaluate"):
-            late = executor_of()
-            getattr(late, run)(fixed, batch)
-            try:
-                late.run(planned, batch)
-                raise AssertionError("it runs")
-            except (RuntimeError, StepFailed) as error:
-                assert "losses=[...]" in str(error), error
-        queue.put((rank, worst))
-    except Exception as error:  # pylint: disable=broad-except
-        queue.put((rank, repr(error)))
-        raise
-    finally:
-        dist.destroy_process_group()
+    # A module whose loss_fn returns None has no loss in this training.
+    planned = with_shares(plan_for(cuts, seed))
+    fixed = static_plan(STAGES, FEEDS, described(cuts, seed), MODULES)
+    image = dataclasses.replace(
+        planned, loss_totals={1: planned.loss_totals[1]}, loss_shares={
+            p: s for p, s in planned.loss_shares.items() if p[0] == 1})
+    silent = executor_of(silent=("text",))
+    worst = max(worst, *(difference(silent, plan, ("image",))
+                         for plan in (planned, fixed, planned, image)))
+    # The trainer's names hold for every plan, whichever shares it has.
+    for losses in (MODULES, ("image",), ("text",)):
+        named = executor_of(losses, over="text")
+        for plan in (fixed, planned, image, with_weights(
+                planned, planned.microbatches)):
+            for run in ("run", "evaluate"):
+                worst = max(worst, difference(named, share_of(
+                    plan, rank), losses, run))
+    for losses, over, plan, message in (
+            (("sound",), "text", planned, "losses names sound; the plan "
+             "has text, image"),
+            (MODULES, "tokens", image, "has no loss_total of text")):
+        try:
+            executor_of(losses, over).run(plan, batch)
+            raise AssertionError("it runs")
+        except ValueError as error:
+            assert message in str(error), error
+    # A loss that an earlier step went without is no silent change.
+    for run in ("run", "evaluate"):
+        late = executor_of()
+        getattr(late, run)(fixed, batch)
+        try:
+            late.run(planned, batch)
+            raise AssertionError("it runs")
+        except (RuntimeError, StepFailed) as error:
+            assert "losses=[...]" in str(error), error
+    return worst
 
 
 @unittest.skipUnless(HAVE_TORCH, "torch with torch.distributed is missing")
@@ -409,9 +401,7 @@ def worker(rank, port, queue):
 class ExecutorTest(unittest.TestCase):
 
     def test_a_batch_that_was_cut_has_the_gradients_of_the_whole(self):
-        results = run_world(2, False, lambda rank, _, port, queue, __:
-                            worker(rank, port, queue))
-        for rank, worst in results.items():
+        for rank, worst in run_ranks(2, work).items():
             self.assertIsInstance(worst, float, f"rank {rank}: {worst}")
             self.assertLess(worst, 1e-5, f"rank {rank}")
 

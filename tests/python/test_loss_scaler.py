@@ -12,17 +12,17 @@ try:
     import grpc  # noqa: F401
     import torch
     import torch.distributed as dist
-    import torch.multiprocessing as mp
     from torch import nn
     AVAILABLE = dist.is_available()
 except ImportError:
     AVAILABLE = False
 
+from gloo_ranks import run_ranks  # noqa: E402
+
 if AVAILABLE:
     from pipeloom.plan import Microbatch, SubMicrobatch
     from pipeloom.static_schedule import Stage, static_plan
     from pipeloom.torch import Executor, LossScaler
-    from test_torch import free_port
 
 WIDTH = 8
 STAGES = (Stage(0, 0, 1, 0, 0), Stage(0, 1, 1, 1, 0))
@@ -160,34 +160,11 @@ def train(rank):
     return wrong
 
 
-def worker(rank, port, queue):
-    torch.set_num_threads(1)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
-                      USE_LIBUV="0")
-    dist.init_process_group("gloo", rank=rank, world_size=2)
-    try:
-        queue.put((rank, train(rank)))
-    except Exception as error:  # pylint: disable=broad-except
-        queue.put((rank, [repr(error)]))
-        raise
-    finally:
-        dist.destroy_process_group()
-
-
 @unittest.skipUnless(AVAILABLE, "torch, grpcio or protobuf is missing")
 class LossScalerTest(unittest.TestCase):
 
     def test_all_ranks_step_or_none_does(self):
-        context = mp.get_context("fork")
-        queue, port = context.Queue(), free_port()
-        processes = [context.Process(target=worker, args=(r, port, queue))
-                     for r in range(2)]
-        for p in processes:
-            p.start()
-        results = [queue.get(timeout=120) for _ in processes]
-        for p in processes:
-            p.join(60)
-        self.assertEqual(sorted(results), [(0, []), (1, [])])
+        self.assertEqual(run_ranks(2, train), {0: [], 1: []})
 
     def test_what_cannot_be_is_refused(self):
         for options, name in (({"init_scale": 0.0}, "init_scale"),

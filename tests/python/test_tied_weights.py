@@ -13,18 +13,18 @@ try:
     import grpc  # noqa: F401
     import torch
     import torch.distributed as dist
-    import torch.multiprocessing as mp
     from torch import nn
     from torch.nn import functional
     AVAILABLE = dist.is_available()
 except ImportError:
     AVAILABLE = False
 
+from gloo_ranks import run_ranks  # noqa: E402
+
 if AVAILABLE:
     from pipeloom.plan import Microbatch, SubMicrobatch
     from pipeloom.static_schedule import Stage, static_plan
     from pipeloom.torch import Executor
-    from test_torch import free_port
 
 RANKS, WIDTH, VOCAB, BLOCKS = 3, 6, 11, 4
 STAGES = tuple(Stage(0, r, 1, r, 0) for r in range(RANKS))
@@ -123,34 +123,11 @@ def train(rank):
     return off, errors
 
 
-def worker(rank, port, queue):
-    torch.set_num_threads(1)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
-                      USE_LIBUV="0")
-    dist.init_process_group("gloo", rank=rank, world_size=RANKS)
-    try:
-        queue.put((rank, train(rank)))
-    except Exception as error:  # pylint: disable=broad-except
-        queue.put((rank, repr(error)))
-        raise
-    finally:
-        dist.destroy_process_group()
-
-
 @unittest.skipUnless(AVAILABLE, "torch, grpcio or protobuf is missing")
 class TiedWeightsTest(unittest.TestCase):
 
     def test_ends_of_a_weight_train_as_one(self):
-        context = mp.get_context("fork")
-        queue, port = context.Queue(), free_port()
-        processes = [context.Process(target=worker, args=(r, port, queue))
-                     for r in range(RANKS)]
-        for p in processes:
-            p.start()
-        results = dict(queue.get(timeout=120) for _ in processes)
-        for p in processes:
-            p.join(60)
-        for rank, found in results.items():
+        for rank, found in run_ranks(RANKS, train).items():
             self.assertIsInstance(found, tuple, f"rank {rank}: {found}")
             off, (drifted, agreed, unlike) = found
             self.assertLess(off, 1e-5, f"rank {rank}")

@@ -2,7 +2,6 @@
 of one process."""
 import os
 import random
-import socket
 import sys
 import unittest
 
@@ -24,6 +23,8 @@ try:
 except ImportError:
     HAVE_GRPC = False
 
+from gloo_ranks import free_port  # noqa: E402
+
 if HAVE_TORCH and HAVE_GRPC:
     from pipeloom import static_schedule as sp
     from pipeloom.execution.step import Step
@@ -34,12 +35,6 @@ if HAVE_TORCH and HAVE_GRPC:
 WIDTH = 8
 MODULES = ("vision", "text")
 FEEDS = ((0, 1),)
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 if HAVE_TORCH:

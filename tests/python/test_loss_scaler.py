@@ -174,6 +174,8 @@ class LossScalerTest(unittest.TestCase):
                               ({"growth_interval": 0}, "growth_interval")):
             with self.assertRaisesRegex(ValueError, f"^{name} is "):
                 LossScaler(**options)
+        with self.assertRaisesRegex(RuntimeError, "no Executor has"):
+            LossScaler().step(None)
 
 
 if __name__ == "__main__":

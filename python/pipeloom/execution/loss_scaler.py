@@ -75,10 +75,12 @@ class LossScaler:
 
     def unscale_(self) -> None:
         """Divides this rank's gradients by the scale. TypeError: one of them is
-        fp16."""
+        fp16. RuntimeError: no Executor has this scaler."""
         if self._finite is not None:
             return
-        assert self._executor is not None, "give it to an Executor"
+        if self._executor is None:
+            raise RuntimeError("no Executor has this LossScaler: give it to "
+                               "one, Executor(..., scaler=scaler)")
         gradients = self._gradients(self._executor)
         finite = True
         for gradient in gradients:

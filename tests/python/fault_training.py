@@ -400,6 +400,7 @@ def judge(results, ranks, replicas, wait):
         "failures": sum(r[3]["failures"] for r in results.values()),
         "misfits": sum(r[3]["misfits"] for r in results.values()),
         "reopened": sum(r[3]["reopened"] for r in results.values()),
+        "reconnected": sum(r[3]["reconnected"] for r in results.values()),
         "reported": session["reported"]}
 
 

@@ -33,7 +33,9 @@ class TrainingFaultsTest(unittest.TestCase):
         self.assertGreater(figures["lies"], 0)
         self.assertGreater(figures["cuts"], 0)
         self.assertGreater(figures["misfits"] + figures["failures"], 0)
-        self.assertGreater(figures["reopened"], 0)
+        # Where the first answer to an OpenJob is lost, the job exists already
+        # when it is opened once more.
+        self.assertGreater(figures["reopened"] + figures["reconnected"], 0)
         # One collective a step, and some at the end.
         self.assertLess(figures["votes a step"],
                         1.0 + 8.0 / figures["steps"])

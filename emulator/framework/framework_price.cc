@@ -22,6 +22,12 @@ namespace {
 // norm, bias, dropout and residual are separate kernels.
 constexpr double kEagerForward = 8;
 constexpr double kEagerBackward = 16;
+// The same of the kernels that XLA makes, half of them on a tensor-parallel
+// GPU's part of a layer: 420 bytes are the mean of what GPT of 126M and 5B,
+// Llama 2 7B and ViT-G/14 ask for by themselves (docs/evaluation/unseen.md), a
+// third of them forward.
+constexpr double kXlaForward = 140;
+constexpr double kXlaBackward = 280;
 // Bytes per logit: cast to fp32, maximum, difference, exponent, sum, gather.
 constexpr double kEagerLogitsForward = 16;
 constexpr double kEagerLogitsBackward = 6;
@@ -459,14 +465,18 @@ KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
       if (modulated) add(kModulatedForward * whole, kModulatedBackward * whole);
     }
   }
-  if (setup_.eager_pointwise && setup_.framework == Framework::kPyTorch &&
-      (!transformer || layer_.modulation.vectors > 0 ||
-       (layer_.ffn.gated && layer_.cross_attention.heads == 0))) {
+  if (setup_.xla_pointwise && transformer) {
+    const double elements = tokens * hidden * (1 + 1.0 / parallel_.tp) / 2;
+    add(kXlaForward * elements, kXlaBackward * elements);
+  } else if (setup_.eager_pointwise &&
+             setup_.framework == Framework::kPyTorch &&
+             (!transformer || layer_.modulation.vectors > 0 ||
+              (layer_.ffn.gated && layer_.cross_attention.heads == 0))) {
     const EagerPasses bytes =
         PyTorchBytes(layer_, tokens, parallel_, setup_.fp32_loss);
     add(bytes.forward.streamed, bytes.backward.streamed);
     add_strided({bytes.forward.strided, bytes.backward.strided}, 1);
-  } else if (setup_.eager_pointwise) {
+  } else if (setup_.eager_pointwise || setup_.xla_pointwise) {
     if (transformer) {
       const double elements =
           tokens * hidden / (setup_.sequence_parallel ? parallel_.tp : 1);

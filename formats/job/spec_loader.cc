@@ -277,6 +277,7 @@ void ReadSetup(ObjectReader& reader, JobSpec* job) {
   job->training.optimizer_sharding = ShardingOf(framework);
   reader.ReadEnum<AttentionKernel>("attention", kKernels, &setup.attention);
   reader.Read("eager_pointwise", &setup.eager_pointwise);
+  reader.Read("xla_pointwise", &setup.xla_pointwise);
   reader.Read("sequence_parallel", &setup.sequence_parallel);
   reader.Read("fp8_products", &setup.fp8_products);
   reader.Read("recompute_attention", &setup.recompute_attention);

@@ -108,8 +108,13 @@ absl::Status ReadRunSetup(const std::string& where, absl::string_view text,
                                     {"efficient", AttentionKernel::kEfficient},
                                     {"unfused", AttentionKernel::kUnfused},
                                     {"masked", AttentionKernel::kMasked}});
-  s.eager_pointwise = words.OneOf<bool>("pointwise", false,
-                                        {{"fused", false}, {"eager", true}});
+  enum class Pointwise { kFused, kEager, kXla };
+  const auto pointwise = words.OneOf<Pointwise>("pointwise", Pointwise::kFused,
+                                                {{"fused", Pointwise::kFused},
+                                                 {"eager", Pointwise::kEager},
+                                                 {"xla", Pointwise::kXla}});
+  s.eager_pointwise = pointwise == Pointwise::kEager;
+  s.xla_pointwise = pointwise == Pointwise::kXla;
   s.sequence_parallel = words.OneOf<bool>("sequence_parallel", true,
                                           {{"yes", true}, {"no", false}});
   s.scattered_sends = words.OneOf<bool>(

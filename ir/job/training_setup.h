@@ -81,6 +81,9 @@ struct TrainingSetup {
   AttentionKernel attention = AttentionKernel::kFused;
   // Whether norms, residuals, activations and dropout are separate kernels.
   bool eager_pointwise = false;
+  // Whether XLA makes the kernels between products (JAX), which move more than
+  // eager ones do; eager_pointwise is then without effect on transformer layers.
+  bool xla_pointwise = false;
   bool sequence_parallel = true;
   // Whether products of transformer layers run in fp8, from weights and
   // activations held in 16 bits. Modules held in fp8 have Precision::kFp8

@@ -77,6 +77,7 @@ void SetSetup(const TrainingSetup& setup, v1::TrainingSetup* proto) {
   proto->set_framework(Shifted<v1::Framework>(setup.framework));
   proto->set_attention(Shifted<v1::AttentionKernel>(setup.attention));
   proto->set_eager_pointwise(setup.eager_pointwise);
+  proto->set_xla_pointwise(setup.xla_pointwise);
   proto->set_sequence_parallel(setup.sequence_parallel);
   proto->set_fp8_products(setup.fp8_products);
   proto->set_recompute_attention(setup.recompute_attention);

@@ -26,9 +26,8 @@ PAX_RECOMPUTE = {"gpt-126M": "none", "llama2-7b": "none", "gpt-175B": "full"}
 
 # XLA makes several kernels where TransformerEngine has one: the mean, variance
 # and result of a norm, four for its gradient, and the biases of queries, keys
-# and values and their sums. By count they move 16 bytes an element of a layer
-# forward, and 27 backward, more than fused kernels; `eager` adds 8 and 16.
-BY_XLA = "eager"
+# and values and their sums.
+BY_XLA = "xla"
 
 
 def pax(row):

@@ -65,6 +65,21 @@ TEST(FrameworkPrice, EagerKernelsCostTheirTrafficInForwardAndInputGradient) {
   EXPECT_EQ(slow.weight_grad, fused.weight_grad);
 }
 
+TEST(FrameworkPrice, XlasKernelsMoveMoreAndHalfOfThatWhateverTpIs) {
+  TrainingSetup xla;
+  xla.xla_pointwise = true;
+  const double second_bytes = 3.35e12 * 0.8;
+  for (const int32_t tp : {1, 4}) {
+    const StageCost fused = CostWith({}, {.tp = tp});
+    const StageCost slow = CostWith(xla, {.tp = tp});
+    // Two layers, 4096 tokens of 4096 elements, 140 and 280 bytes each.
+    const double element =
+        2.0 * 4096 * 4096 * (1 + 1.0 / tp) / 2 / second_bytes;
+    EXPECT_NEAR(ToSeconds(slow.forward - fused.forward), 140 * element, 1e-8);
+    EXPECT_NEAR(ToSeconds(slow.backward - fused.backward), 280 * element, 1e-8);
+  }
+}
+
 // A Llama block of 4096 wide tokens, 32 and 8 heads of 128, 14336 gated.
 TEST(FrameworkPrice, PlainPyTorchRunsNormsAndRotationOperationByOperation) {
   TrainingSetup eager = SetupOf(Framework::kPyTorch);

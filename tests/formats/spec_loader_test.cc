@@ -232,6 +232,7 @@ TEST(ParseJobTest, ReadsHowAFrameworkRunsExperts) {
                    "\"host_per_step_us\": 250, "
                    "\"optimizer_group\": 8, \"gathers_wait\": true, "
                    "\"broadcasts_weights\": true, "
+                   "\"xla_pointwise\": true, "
                    "\"bucket_parameters\": 768000000, "
                    "\"update_contention\": 0.25, "
                    "\"graphs\": \"CUDA_GRAPHS_LAYERS\"}, \"training\":"}});
@@ -259,6 +260,7 @@ TEST(ParseJobTest, ReadsHowAFrameworkRunsExperts) {
   EXPECT_TRUE(job.setup.keeps_gathered);
   EXPECT_EQ(job.setup.optimizer_bytes, 10);
   EXPECT_TRUE(job.setup.scattered_sends);
+  EXPECT_TRUE(job.setup.xla_pointwise);
   EXPECT_EQ(job.setup.optimizer_group, 8);
   EXPECT_TRUE(job.setup.gathers_wait);
   EXPECT_TRUE(job.setup.broadcasts_weights);

@@ -16,12 +16,14 @@
 // where a sent wait is a WaitSend, of a send that stands before it. The waits
 // of the second pass of a pair stand with those of the first, and each producer
 // of the second has an arrow to the start of the first. Recv(e) stands in the
-// gap after the last Zi with E(Zi) <= E(from of e). Only waits and sends block.
-// Their keys are S(consumer) for WaitRecv(e), E(producer) for Send(e), and for
-// a WaitSend of the gap after Zi: E(Zi) if it is early, S(Zi+1) if it is late.
-// Of equal keys a WaitSend's is the smaller one. So keys never fall along a
-// program. Suppose some ranks are stuck for ever, and take the one whose
-// blocked instruction has the smallest key.
+// gap after the last Zi with E(Zi) <= E(from of e). Where e is sent late,
+// `from` is, here and below, the task of the sender after which it is sent,
+// whose end is before S(to) too. Only waits and sends block. Their keys are
+// S(consumer) for WaitRecv(e), E(producer) for Send(e), and for a WaitSend of
+// the gap after Zi: E(Zi) if it is early, S(Zi+1) if it is late. Of equal keys
+// a WaitSend's is the smaller one. So keys never fall along a program. Suppose
+// some ranks are stuck for ever, and take the one whose blocked instruction has
+// the smallest key.
 // - It blocks in WaitRecv(e), so Send(e) has not been reached: the producer's
 //   rank is stuck at or before a key of at most E(from) < S(to). Smaller.
 // - It blocks in Send(e), so Recv(e) has not been reached: the receiver is
@@ -43,7 +45,6 @@
 #include "planner/lower/lower_plan.h"
 
 #include <algorithm>
-#include <compare>
 #include <cstdint>
 #include <functional>
 #include <queue>
@@ -55,20 +56,10 @@
 #include "base/overloaded.h"
 #include "base/status_macros.h"
 #include "ir/plan/pass_pairs.h"
+#include "planner/lower/late_sends.h"
 
 namespace pipeloom::planner {
 namespace {
-
-struct EventKey {
-  SimTime at{};
-  int32_t level = 0;
-  auto operator<=>(const EventKey&) const = default;
-};
-
-struct TaskEvents {
-  EventKey start{};
-  EventKey end{};
-};
 
 absl::Status Mismatch(const std::string& what) {
   return absl::FailedPreconditionError("the schedule does not fit the graph: " +
@@ -184,17 +175,23 @@ absl::StatusOr<IdVector<TaskId, TaskEvents>> EventKeys(
 
 // A transfer that a rank receives.
 struct Arrival {
-  EventKey sent{};  // End of its producer.
+  EventKey sent{};  // End of the task after which it is sent.
   EdgeId edge{};
 };
 
+constexpr uint8_t kLate = 2;
+
 // The transfers between ranks.
 struct Crossings {
-  // Indexed by edge: whether it joins two ranks.
+  // Indexed by edge: whether it joins two ranks, and is kLate if it is in
+  // `late`.
   std::vector<uint8_t> crosses{};
   // Sorted by `sent` and edge.
   IdVector<RankId, std::vector<Arrival>> arrivals{};
   IdVector<RankId, size_t> num_sent{};
+  // Sorted by task and edge. All other transfers are sent after the task that
+  // makes them.
+  std::vector<LateSend> late{};
   // Indexed by edge between ranks: when the transfer has left, if the tasks run
   // as in the schedule and each pair of ranks has a link of its own. Never
   // before its producer's end.
@@ -202,11 +199,20 @@ struct Crossings {
   bool Crosses(EdgeId e) const {
     return crosses[static_cast<size_t>(e.value())] != 0;
   }
+  bool IsLate(EdgeId e) const {
+    return crosses[static_cast<size_t>(e.value())] == kLate;
+  }
 };
 
 Crossings FindCrossings(const StageGraph& graph,
-                        const IdVector<TaskId, TaskEvents>& events) {
+                        const IdVector<TaskId, TaskEvents>& events,
+                        std::vector<LateSend> late) {
   Crossings found;
+  found.late = std::move(late);
+  std::sort(found.late.begin(), found.late.end(),
+            [](const LateSend& a, const LateSend& b) {
+              return std::pair(a.after, a.edge) < std::pair(b.after, b.edge);
+            });
   found.crosses.resize(static_cast<size_t>(graph.num_edges()));
   found.arrivals.resize(graph.num_ranks());
   found.num_sent = IdVector<RankId, size_t>(graph.num_ranks(), 0);
@@ -223,11 +229,18 @@ Crossings FindCrossings(const StageGraph& graph,
   for (const RankId r : graph.rank_ids()) {
     found.arrivals[r].reserve(received[r]);
   }
+  std::vector<TaskId> after(found.crosses.size());
+  for (const LateSend& send : found.late) {
+    after[static_cast<size_t>(send.edge.value())] = send.after;
+    found.crosses[static_cast<size_t>(send.edge.value())] = kLate;
+  }
   for (const EdgeId e : graph.edge_ids()) {
     if (!found.Crosses(e)) continue;
     const Dependency& d = graph.edge(e);
+    const TaskId sender =
+        found.IsLate(e) ? after[static_cast<size_t>(e.value())] : d.from;
     found.arrivals[graph.task(d.to).rank].push_back(
-        {.sent = events[d.from].end, .edge = e});
+        {.sent = events[sender].end, .edge = e});
   }
   for (std::vector<Arrival>& arrivals : found.arrivals) {
     std::sort(arrivals.begin(), arrivals.end(),
@@ -250,21 +263,12 @@ Crossings FindCrossings(const StageGraph& graph,
   return found;
 }
 
-// A rank's program with the places where instructions may be inserted before a
-// task.
-struct RankProgram {
-  std::vector<Instruction> instructions{};
-  // Indexed by position in the rank's order: the first instruction of the gap
-  // before the task, after the frees of the task before it.
-  std::vector<size_t> gaps{};
-};
-
-RankProgram LowerRank(const StageGraph& graph, RankId rank,
+LoweredRank LowerRank(const StageGraph& graph, RankId rank,
                       const std::vector<TaskId>& order,
                       const IdVector<TaskId, TaskEvents>& events,
                       const Crossings& crossings) {
   const std::vector<Arrival>& arrivals = crossings.arrivals[rank];
-  RankProgram result;
+  LoweredRank result;
   std::vector<Instruction>& program = result.instructions;
   result.gaps.reserve(order.size());
   // Sends that have not been waited for, the first to leave on top; ties in the
@@ -273,9 +277,22 @@ RankProgram LowerRank(const StageGraph& graph, RankId rank,
   std::priority_queue<Leaving, std::vector<Leaving>, std::greater<>> sent;
   program.reserve(order.size() + 3 * arrivals.size() +
                   2 * crossings.num_sent[rank] + 2);
-  const auto send_outputs = [&](TaskId task) {
+  std::vector<EdgeId> leaving;
+  const auto send_after = [&](TaskId task) {
+    leaving.clear();
     for (const EdgeId e : graph.outgoing(task)) {
-      if (!crossings.Crosses(e)) continue;
+      if (crossings.Crosses(e) && !crossings.IsLate(e)) leaving.push_back(e);
+    }
+    const size_t own = leaving.size();
+    for (auto late = std::lower_bound(
+             crossings.late.begin(), crossings.late.end(), task,
+             [](const LateSend&send, TaskId t) { return send.after < t; });
+         late != crossings.late.end() && late->after == task; ++late) {
+      leaving.push_back(late->edge);
+    }
+    // Receivers list what one task sends by edge.
+    if (leaving.size() > own) std::sort(leaving.begin(), leaving.end());
+    for (const EdgeId e : leaving) {
       program.emplace_back(Send{e});
       sent.emplace(crossings.left[static_cast<size_t>(e.value())],
                    program.size(), e);
@@ -297,7 +314,7 @@ RankProgram LowerRank(const StageGraph& graph, RankId rank,
       program.emplace_back(Recv{arrivals[posted++].edge});
     }
     if (k > 0) {
-      send_outputs(order[k - 1]);
+      send_after(order[k - 1]);
       wait_for_sent(events[order[k]].start.at);
     }
     const absl::Span<const EdgeId> incoming = graph.incoming(order[k]);
@@ -318,7 +335,7 @@ RankProgram LowerRank(const StageGraph& graph, RankId rank,
   }
   if (!order.empty()) {
     wait_for_sent(events[order.back()].end.at);
-    send_outputs(order.back());
+    send_after(order.back());
   }
   PIPELOOM_CHECK(posted == arrivals.size());
   if (graph.rank(rank).epilogue > kZero) {
@@ -329,26 +346,15 @@ RankProgram LowerRank(const StageGraph& graph, RankId rank,
   return result;
 }
 
-absl::Status CheckHostCopies(const StageGraph& graph,
-                             absl::Span<const HostCopy> copies) {
-  if (copies.empty()) return absl::OkStatus();
-  IdVector<TaskId, bool> copied(graph.num_tasks(), false);
-  for (const HostCopy& copy : copies) {
-    const auto refuse = [&](const std::string& what) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("host copy of task %d: %s", copy.task.value(), what));
-    };
-    if (!graph.tasks().Contains(copy.task)) return refuse("no such task");
-    const Task& task = graph.task(copy.task);
-    if (task.pass != Pass::kForward) return refuse("it is no forward task");
-    if (copied[copy.task]) return refuse("it is listed twice");
-    copied[copy.task] = true;
-    if (copy.payload <= Bytes(0) || copy.payload > task.alloc) {
-      return refuse(absl::StrFormat("%d B; it must be in [1, %d]",
-                                    copy.payload.count(), task.alloc.count()));
-    }
+IdVector<RankId, LoweredRank> LowerRanks(
+    const StageGraph& graph, const Schedule& schedule,
+    const IdVector<TaskId, TaskEvents>& events, const Crossings& crossings) {
+  IdVector<RankId, LoweredRank> programs(graph.num_ranks());
+  for (const RankId rank : graph.rank_ids()) {
+    programs[rank] =
+        LowerRank(graph, rank, schedule.order[rank], events, crossings);
   }
-  return absl::OkStatus();
+  return programs;
 }
 
 // Returns the most bytes that a program holds at once.
@@ -384,169 +390,43 @@ Bytes PeakOf(const StageGraph& graph, RankId rank,
   return peak;
 }
 
-// A copy of a rank with its places, as positions in the rank's order.
-struct PlacedCopy {
-  const HostCopy* copy = nullptr;
-  size_t from = 0;    // The forward task, after which the copy leaves.
-  size_t needed = 0;  // The first task that needs it back.
-  // The task before which it comes back; from + 1: no copy is made.
-  size_t back = 0;
-};
-
-absl::StatusOr<std::vector<PlacedCopy>> CopiesOf(
-    const StageGraph& graph, RankId rank, const std::vector<TaskId>& order,
-    absl::Span<const HostCopy> copies) {
-  IdVector<TaskId, size_t> place(graph.num_tasks(), 0);
-  for (size_t k = 0; k < order.size(); ++k) place[order[k]] = k;
-  std::vector<PlacedCopy> placed;
-  for (const HostCopy& copy : copies) {
-    if (graph.task(copy.task).rank != rank) continue;
-    size_t needed = order.size();
-    for (const EdgeId e : graph.outgoing(copy.task)) {
-      const Task& to = graph.task(graph.edge(e).to);
-      if (to.rank != rank || to.pass == Pass::kForward) continue;
-      needed = std::min(needed, place[graph.edge(e).to]);
-    }
-    if (needed == order.size()) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("host copy of task %d: no backward on its rank "
-                          "needs it",
-                          copy.task.value()));
-    }
-    placed.push_back({&copy, place[copy.task], needed, needed});
-  }
-  // Copies that are needed last come first.
-  std::sort(placed.begin(), placed.end(),
-            [](const PlacedCopy& a, const PlacedCopy& b) {
-              return std::pair(a.needed, a.from) > std::pair(b.needed, b.from);
-            });
-  return placed;
-}
-
-// Returns the most bytes that a program holds at each position of the rank's
-// order: from the gap before the task until it has run.
-std::vector<Bytes> MostBefore(const StageGraph& graph, RankId rank,
-                              const RankProgram& program) {
-  std::vector<Bytes> most(program.gaps.size());
-  Bytes held = graph.rank(rank).memory.static_bytes();
-  size_t position = 0;
-  for (size_t k = 0; k < program.instructions.size(); ++k) {
-    const Instruction& instruction = program.instructions[k];
-    const auto take = [&](Bytes bytes) {
-      held += bytes;
-      most[position] = std::max(most[position], held);
-    };
-    if (position < most.size() && program.gaps[position] == k) take(Bytes(0));
-    if (const Free* free = std::get_if<Free>(&instruction)) {
-      held -= graph.edge(free->edge).payload;
-    } else if (const WaitSend* wait = std::get_if<WaitSend>(&instruction)) {
-      held -= graph.edge(wait->edge).payload;
-    } else if (const Recv* recv = std::get_if<Recv>(&instruction)) {
-      take(graph.edge(recv->edge).payload);
-    } else if (const Compute* compute = std::get_if<Compute>(&instruction)) {
-      const BoundaryBytes boundary = BoundaryOf(graph, compute->task);
-      held -= boundary.taken;
-      take(graph.task(compute->task).alloc + boundary.made);
-      held -= graph.task(compute->task).free;
-      ++position;
-    }
+// Returns MostBefore of all ranks with a limit; of the others nothing.
+IdVector<RankId, std::vector<Bytes>> MostBefore(
+    const StageGraph& graph, const IdVector<RankId, LoweredRank>& programs) {
+  IdVector<RankId, std::vector<Bytes>> most(graph.num_ranks());
+  for (const RankId rank : graph.rank_ids()) {
+    if (graph.rank(rank).memory.limit == Bytes(0)) continue;
+    most[rank] = MostBefore(graph, rank, programs[rank]);
   }
   return most;
 }
 
-// Sets PlacedCopy::back of all copies.
-void PlaceFetches(const StageGraph& graph, RankId rank,
-                  const std::vector<TaskId>& order, const Schedule& schedule,
-                  std::vector<Bytes> most, std::vector<PlacedCopy>* copies) {
-  Bytes largest;
-  for (const PlacedCopy& c : *copies) {
-    largest = std::max(largest, c.copy->payload);
-    for (size_t k = c.from + 1; k < c.needed; ++k) most[k] -= c.copy->payload;
-  }
-  const Bytes limit = graph.rank(rank).memory.limit;
-  const bool limited = limit > Bytes(0);
-  const Bytes room = limit - largest;
-  SimTime stream_free = SimTime::max();  // Backwards in time.
-  for (PlacedCopy& c : *copies) {
-    size_t wanted = c.needed;
-    if (c.copy->time == kZero) {
-      if (c.needed > c.from + 2) --wanted;
-    } else {
-      stream_free =
-          std::min(stream_free, schedule.start[order[c.needed]]) - c.copy->time;
-      while (wanted > c.from + 1 &&
-             schedule.start[order[wanted - 1]] +
-                     graph.task(order[wanted - 1]).duration >
-                 stream_free) {
-        --wanted;
-      }
-    }
-    while (c.back > wanted &&
-           (!limited || most[c.back - 1] + c.copy->payload <= room)) {
-      --c.back;
-      most[c.back] += c.copy->payload;
-    }
-  }
-}
-
-// Inserts the copies of one rank into its program.
-absl::Status PlaceHostCopies(const StageGraph& graph, RankId rank,
-                             const std::vector<TaskId>& order,
-                             const Schedule& schedule,
-                             absl::Span<const HostCopy> host_copies,
-                             RankProgram* program) {
-  if (host_copies.empty()) return absl::OkStatus();
-  PIPELOOM_ASSIGN_OR_RETURN(std::vector<PlacedCopy> copies,
-                            CopiesOf(graph, rank, order, host_copies));
-  if (copies.empty()) return absl::OkStatus();
-  PlaceFetches(graph, rank, order, schedule, MostBefore(graph, rank, *program),
-               &copies);
-  std::vector<const HostCopy*> leaves(order.size(), nullptr);
-  std::vector<std::vector<const HostCopy*>> comes(order.size());
-  // Copies that are needed first come first.
-  for (size_t i = copies.size(); i-- > 0;) {
-    const PlacedCopy& c = copies[i];
-    if (c.back == c.from + 1) continue;
-    leaves[c.from] = c.copy;
-    comes[c.back].push_back(c.copy);
-  }
-  std::vector<Instruction> with;
-  with.reserve(program->instructions.size() + 2 * copies.size());
-  size_t position = 0;
-  for (size_t k = 0; k < program->instructions.size(); ++k) {
-    if (position < order.size() && program->gaps[position] == k) {
-      for (const HostCopy* copy : comes[position]) {
-        with.emplace_back(Fetch{copy->task, copy->payload});
-      }
-    }
-    with.push_back(program->instructions[k]);
-    if (!std::holds_alternative<Compute>(with.back())) continue;
-    if (const HostCopy* copy = leaves[position]; copy != nullptr) {
-      with.emplace_back(Offload{copy->task, copy->payload});
-    }
-    ++position;
-  }
-  program->instructions = std::move(with);
-  return absl::OkStatus();
-}
-
 }  // namespace
 
-absl::StatusOr<ExecutionPlan> LowerPlan(
-    StageGraph graph, const Schedule& schedule,
-    absl::Span<const HostCopy> host_copies) {
+absl::StatusOr<ExecutionPlan> LowerPlan(StageGraph graph,
+                                        const Schedule& schedule,
+                                        absl::Span<const HostCopy> host_copies,
+                                        SendTime send_time) {
   PIPELOOM_RETURN_IF_ERROR(CheckOrders(graph, schedule));
   PIPELOOM_RETURN_IF_ERROR(CheckHostCopies(graph, host_copies));
   PIPELOOM_ASSIGN_OR_RETURN(const auto events, EventKeys(graph, schedule));
-  const Crossings crossings = FindCrossings(graph, events);
+  IdVector<RankId, LoweredRank> programs =
+      LowerRanks(graph, schedule, events, FindCrossings(graph, events, {}));
+  if (send_time == SendTime::kWithRoom && host_copies.empty()) {
+    std::vector<LateSend> late = ChooseLateSends(graph, schedule.order, events,
+                                                 MostBefore(graph, programs));
+    if (!late.empty()) {
+      programs = LowerRanks(graph, schedule, events,
+                            FindCrossings(graph, events, std::move(late)));
+    }
+  }
   ExecutionPlan plan;
   plan.programs.resize(graph.num_ranks());
   for (const RankId rank : graph.rank_ids()) {
-    RankProgram program =
-        LowerRank(graph, rank, schedule.order[rank], events, crossings);
     PIPELOOM_RETURN_IF_ERROR(PlaceHostCopies(graph, rank, schedule.order[rank],
-                                             schedule, host_copies, &program));
-    plan.programs[rank] = std::move(program.instructions);
+                                             schedule, host_copies,
+                                             &programs[rank]));
+    plan.programs[rank] = std::move(programs[rank].instructions);
   }
   plan.predicted_step_time = schedule.step_time();
   plan.graph = std::move(graph);

@@ -12,6 +12,9 @@
 // it ends. Sends still under way when the last task ends are waited for at the
 // very end of the program, where the wait delays nothing.
 //
+// Where the receiver of a tensor has no room for it yet, the tensor can wait on
+// the rank that made it (SendTime).
+//
 // Activations that wait on the host leave right after their forward task.
 // Fetching them back begins early enough for the copies, one after another on
 // one stream, to finish before the first task that needs them by the schedule's
@@ -20,24 +23,25 @@
 #ifndef PIPELOOM_PLANNER_LOWER_LOWER_PLAN_H_
 #define PIPELOOM_PLANNER_LOWER_LOWER_PLAN_H_
 
+#include <cstdint>
+
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/units.h"
 #include "ir/plan/execution_plan.h"
 #include "ir/plan/schedule.h"
 #include "ir/plan/stage_graph.h"
+#include "planner/lower/host_copies.h"
 
 namespace pipeloom::planner {
 
-// Activations of a forward task that wait on the host until its backward: all
-// or part of what the task keeps (Task::alloc).
-struct HostCopy {
-  TaskId task{};
-  Bytes payload{};
-  // Time of the copy in each direction. 0: unknown; the copy then comes back
-  // one task early.
-  Duration time{};
-  bool operator==(const HostCopy&) const = default;
+// When tensors are sent to other ranks.
+enum class SendTime : uint8_t {
+  kAtOnce,  // Right after the task that makes them.
+  // Later, where the receiver's limit would be broken while they wait for their
+  // consumer and the sender has room (planner/lower/late_sends.h). Plans with
+  // host copies send at once.
+  kWithRoom,
 };
 
 // Fills in graph, programs and predicted_step_time of a plan; the caller adds
@@ -59,7 +63,8 @@ struct HostCopy {
 // of copies times the number of tasks that run while a copy comes back.
 absl::StatusOr<ExecutionPlan> LowerPlan(
     StageGraph graph, const Schedule& schedule,
-    absl::Span<const HostCopy> host_copies = {});
+    absl::Span<const HostCopy> host_copies = {},
+    SendTime send_time = SendTime::kAtOnce);
 
 // Returns the most bytes that each rank holds at once: static memory,
 // activations, tensors received and not yet freed, tensors made for other ranks

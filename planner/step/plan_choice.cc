@@ -194,7 +194,8 @@ absl::StatusOr<ExecutionPlan> Lower(const StageGraph& graph,
         problem.graph,
         ApplyForwardPairs(problem.graph, made.forward_pairs, problem.task_now));
   }
-  return LowerPlan(std::move(problem.graph), problem.schedule, copies);
+  return LowerPlan(std::move(problem.graph), problem.schedule, copies,
+                   SendTime::kWithRoom);
 }
 
 // Returns the bytes that each rank needs: the most that its program holds plus,

@@ -392,6 +392,121 @@ TEST(LowerPlanTest, TheCheckAndANaiveRunAgreeOnDeadlocks) {
   EXPECT_GT(harmless, 20);
 }
 
+// The first stage, on rank 0, runs ahead of the second, on rank 1, which takes
+// three times as long; the third is on rank 0 again.
+StageGraph EncoderAhead(int64_t sender_limit, int64_t receiver_limit) {
+  constexpr int32_t kMicrobatches = 4;
+  IdVector<RankId, RankSpec> ranks(2);
+  ranks[RankId(0)].memory.limit = Bytes(sender_limit);
+  ranks[RankId(1)].memory.limit = Bytes(receiver_limit);
+  IdVector<TaskId, Task> tasks;
+  for (int32_t stage = 0; stage < 3; ++stage) {
+    for (int32_t m = 0; m < kMicrobatches; ++m) {
+      tasks.push_back({.rank = RankId(stage % 2),
+                       .pass = Pass::kForward,
+                       .module = ModuleId(0),
+                       .stage = StageId(stage),
+                       .microbatch = MicrobatchId(m),
+                       .duration = Microseconds(stage == 1 ? 30 : 10)});
+    }
+  }
+  IdVector<EdgeId, Dependency> edges;
+  for (int32_t m = 0; m < kMicrobatches; ++m) {
+    edges.push_back({.from = TaskId(m),
+                     .to = TaskId(kMicrobatches + m),
+                     .delay = Microseconds(2),
+                     .occupancy = Microseconds(2),
+                     .payload = Bytes(64)});
+    edges.push_back({.from = TaskId(kMicrobatches + m),
+                     .to = TaskId(2 * kMicrobatches + m)});
+  }
+  auto graph = StageGraph::Create("ahead", ranks, {"m"}, tasks, edges);
+  PIPELOOM_CHECK(graph.ok());
+  return *std::move(graph);
+}
+
+TEST(LateSendsTest, TensorsWaitWhereThereIsRoom) {
+  const StageGraph graph = EncoderAhead(256, 128);
+  const Schedule schedule = IdOrder(graph);
+  ASSERT_OK_AND_ASSIGN(const ExecutionPlan at_once, LowerPlan(graph, schedule));
+  EXPECT_EQ(PlanPeaks(at_once)[RankId(1)], Bytes(4 * 64));
+  ASSERT_OK_AND_ASSIGN(const ExecutionPlan late,
+                       LowerPlan(graph, schedule, {}, SendTime::kWithRoom));
+  EXPECT_LE(PlanPeaks(late)[RankId(0)], Bytes(256));
+  EXPECT_EQ(PlanPeaks(late)[RankId(1)], Bytes(128));
+  EXPECT_EQ(FinishOf(late), schedule.finish);
+  EXPECT_TRUE(RunsToItsEnd(late));
+}
+
+TEST(LateSendsTest, NothingWaitsOnASenderWithoutRoom) {
+  const StageGraph graph = EncoderAhead(128, 128);
+  const Schedule schedule = IdOrder(graph);
+  ASSERT_OK_AND_ASSIGN(const ExecutionPlan at_once, LowerPlan(graph, schedule));
+  ASSERT_OK_AND_ASSIGN(const ExecutionPlan late,
+                       LowerPlan(graph, schedule, {}, SendTime::kWithRoom));
+  EXPECT_EQ(PlanPeaks(at_once)[RankId(0)], Bytes(128));
+  EXPECT_EQ(PlanPeaks(late)[RankId(0)], Bytes(128));
+}
+
+TEST(LateSendsTest, AReceiverWithRoomHasItsTensorsAtOnce) {
+  const StageGraph graph = EncoderAhead(256, 256);
+  const Schedule schedule = IdOrder(graph);
+  ASSERT_OK_AND_ASSIGN(const ExecutionPlan at_once, LowerPlan(graph, schedule));
+  ASSERT_OK_AND_ASSIGN(const ExecutionPlan late,
+                       LowerPlan(graph, schedule, {}, SendTime::kWithRoom));
+  EXPECT_EQ(late.programs, at_once.programs);
+}
+
+// Random orders with limits between the least and the most that they could
+// need: late sends break no further limit, delay nothing and keep to the rules
+// of a program.
+TEST(LateSendsTest, RandomPlansStayRightAndBreakFewerLimits) {
+  int broken = 0;
+  int kept = 0;
+  int better = 0;
+  for (uint64_t seed = 0; seed < 3000; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    const StageGraph unlimited = RandomGraph(
+        seed, {.max_ranks = 4, .max_segments = 3, .max_microbatches = 6});
+    Random random(seed);
+    ASSERT_OK_AND_ASSIGN(
+        const Schedule schedule,
+        TimeSchedule(unlimited, RandomOrders(unlimited, random)));
+    ASSERT_OK_AND_ASSIGN(const ExecutionPlan free,
+                         LowerPlan(unlimited, schedule));
+    IdVector<RankId, RankSpec> ranks = unlimited.ranks();
+    const IdVector<RankId, Bytes> peaks = PlanPeaks(free);
+    for (const RankId r : ranks.ids()) {
+      const double share = 0.5 + 0.7 * random.Unit();
+      ranks[r].memory.limit = Bytes(std::max<int64_t>(
+          1,
+          static_cast<int64_t>(share * static_cast<double>(peaks[r].count()))));
+    }
+    const StageGraph graph = unlimited.WithRanks(ranks);
+    ASSERT_OK_AND_ASSIGN(const ExecutionPlan late,
+                         LowerPlan(graph, schedule, {}, SendTime::kWithRoom));
+    const IdVector<RankId, Bytes> after = PlanPeaks(late);
+    bool fits = true;
+    for (const RankId r : ranks.ids()) {
+      const Bytes limit = ranks[r].memory.limit;
+      fits = fits && after[r] <= limit;
+      broken += peaks[r] > limit;
+      kept += peaks[r] > limit && after[r] <= limit;
+      better += peaks[r] > limit && after[r] < peaks[r];
+      EXPECT_LE(after[r], std::max(limit, peaks[r]));
+    }
+    EXPECT_LE(FinishOf(late), schedule.finish);
+    EXPECT_TRUE(RunsToItsEnd(late));
+    // Where limits are still broken, everything else has to be right.
+    ExecutionPlan judged = late;
+    if (!fits) judged.graph = unlimited;
+    EXPECT_THAT(ValidateExecutionPlan(judged), IsOk());
+  }
+  EXPECT_GT(broken, 1000);
+  EXPECT_GT(kept, 100);
+  EXPECT_GT(better, kept);
+}
+
 TEST(LowerPlanTest, AStepWithoutTasksIsAPlanWithoutInstructions) {
   ASSERT_OK_AND_ASSIGN(
       const StageGraph graph,

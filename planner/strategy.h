@@ -20,6 +20,12 @@
 
 namespace pipeloom::planner {
 
+// Orders of all tasks, with the memory choices they are for.
+struct ChosenOrders {
+  RankOrders orders{};
+  partition::MemorySelection selection{};
+};
+
 // A schedule, with the memory choices and forms of passes it was made for.
 struct MemorySchedule {
   partition::MemorySelection selection{};
@@ -33,6 +39,9 @@ struct MemorySchedule {
   // Whether a search goes on from it even without `search`, instead of trying
   // levels of memory first.
   bool go_on = false;
+  // Other answers, the best first, for the case that this one leaves no room
+  // for the tensors that ranks send and receive.
+  std::vector<ChosenOrders> instead{};
 };
 
 // A way to cut the model and to order tasks.

@@ -45,6 +45,12 @@ constexpr double kRefitUntil = 0.93;
 // limit.
 constexpr int kMaxTightenings = 6;
 
+// Answers that are tried in place of one that does not fit even if there is no
+// time for it. One that takes at most kNearly times as long is taken at once;
+// otherwise schedules within lowered limits are made too.
+constexpr size_t kLeastInstead = 2;
+constexpr double kNearly = 1.05;
+
 // Number of tensors for which limits are lowered more where one was broken and
 // the same order gets other choices.
 constexpr int64_t kMuchMoreRoom = 6;
@@ -301,6 +307,40 @@ absl::StatusOr<Candidate> Refit(const PreparedJob& job, const PlanInput& input,
       "the order that was found leaves no room for sent and received tensors");
 }
 
+bool IsNearlyAsShort(const Candidate& candidate, const MemorySchedule& made) {
+  return ToSeconds(candidate.predicted.step_time()) <=
+         kNearly * ToSeconds(made.found.schedule.step_time());
+}
+
+// Returns the first of the answers in `made.instead` that fits `limits`; at
+// least kLeastInstead are tried, whatever the time is. `lowered`: limits that
+// leave the room that was missing for `made`, with which a search goes on if
+// the answer keeps them.
+absl::StatusOr<std::optional<Candidate>> TryInstead(
+    const PreparedJob& job, const PlanInput& input,
+    const partition::BuiltGraph& built, const partition::StepMemory& memory,
+    const MemorySchedule& made, const IdVector<RankId, RankSpec>& limits,
+    const IdVector<RankId, RankSpec>& lowered, const SearchBudget& budget) {
+  for (size_t i = 0; i < made.instead.size(); ++i) {
+    if (budget.Abandoned()) return absl::CancelledError("stopped");
+    if (i >= kLeastInstead && budget.Exhausted(0)) break;
+    MemorySchedule other{.selection = made.instead[i].selection};
+    PIPELOOM_ASSIGN_OR_RETURN(
+        const StageGraph graph,
+        partition::ApplyMemory(built.graph, memory, other.selection));
+    PIPELOOM_ASSIGN_OR_RETURN(other.found.schedule,
+                              TimeSchedule(graph, made.instead[i].orders));
+    const bool is_within =
+        ValidateSchedule(graph.WithRanks(lowered), other.found.schedule).ok();
+    PIPELOOM_ASSIGN_OR_RETURN(
+        std::optional<Candidate> candidate,
+        MakeCandidate(job, input, built, memory, std::move(other),
+                      is_within ? lowered : limits));
+    if (candidate.has_value()) return candidate;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 absl::StatusOr<Candidate> PlanChoice(
@@ -311,6 +351,7 @@ absl::StatusOr<Candidate> PlanChoice(
   const StageGraph& graph = built.graph;
   const int64_t before = *evaluations;
   Candidate candidate;
+  std::optional<Candidate> instead;
   double begin = 0;
   for (int attempt = 0;; ++attempt) {
     if (budget.Abandoned()) return absl::CancelledError("stopped");
@@ -320,6 +361,9 @@ absl::StatusOr<Candidate> PlanChoice(
     absl::StatusOr<MemorySchedule> made =
         MakeSchedule(job, input, graph.WithRanks(limits), memory, fixed, rest);
     if (!made.ok()) {
+      if (instead.has_value() && absl::IsResourceExhausted(made.status())) {
+        return *std::move(instead);
+      }
       return absl::Status(made.status().code(),
                           absl::StrCat(made.status().message(),
                                        TakenFromLimits(graph, limits)));
@@ -337,10 +381,21 @@ absl::StatusOr<Candidate> PlanChoice(
           Refit(job, input, built, memory, candidate.made, before_tightening,
                 limits, SpentOf(input) - begin, budget);
       if (!absl::IsResourceExhausted(fitting.status())) return fitting;
+      if (!instead.has_value()) {
+        PIPELOOM_ASSIGN_OR_RETURN(
+            instead, TryInstead(job, input, built, memory, candidate.made,
+                                before_tightening, limits, budget));
+        if (instead.has_value() && IsNearlyAsShort(*instead, candidate.made)) {
+          return *std::move(instead);
+        }
+      }
     }
     // The order changes with the limits, and with the order the tensors under
     // way at its peaks; so each attempt leaves more margin.
     if (fixed == nullptr) LeaveRoom(graph, peaks, attempt + 1, &limits);
+    if (attempt == kMaxTightenings && instead.has_value()) {
+      return *std::move(instead);
+    }
     if (attempt == kMaxTightenings) {
       for (const RankId r : graph.rank_ids()) {
         const Bytes limit = graph.rank(r).memory.limit;
@@ -355,6 +410,10 @@ absl::StatusOr<Candidate> PlanChoice(
   PIPELOOM_RETURN_IF_ERROR(Finish(job, input, built, &candidate));
   candidate.limits = std::move(limits);
   candidate.lowering = SpentOf(input) - begin;
+  if (instead.has_value() &&
+      instead->predicted.finish < candidate.predicted.finish) {
+    return *std::move(instead);
+  }
   return candidate;
 }
 

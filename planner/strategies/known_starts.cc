@@ -36,6 +36,8 @@ using partition::MemorySelection;
 // Number of orders, those with the best rough choices, that get a thorough
 // choice.
 constexpr size_t kThorough = 2;
+// Number of answers that are kept for the case that the best one does not fit.
+constexpr size_t kMostInstead = 8;
 // Options of the rough choice.
 constexpr ChooseMemoryOptions kRough = {.rounds = 2, .program = kRoughProgram};
 // Shares of the way from keeping everything to min-memory at which orders of
@@ -283,7 +285,9 @@ class KnownStarts::Tried {
         if (next != starts.end()) good_.push_back(*next);
       }
     }
-    MemorySchedule made{.selection = std::move(starts[0].selection)};
+    std::vector<ChosenOrders> instead = Instead(starts);
+    MemorySchedule made{.selection = std::move(starts[0].selection),
+                        .instead = std::move(instead)};
     PIPELOOM_ASSIGN_OR_RETURN(
         const StageGraph chosen,
         partition::ApplyMemory(graph, memory, made.selection));
@@ -301,6 +305,36 @@ class KnownStarts::Tried {
   struct Start : SegmentStart {
     std::optional<LentStart> lent{};  // Without orders.
   };
+
+  // Returns what may fit if the first start does not: the others, and orders
+  // with the choices of the level that they were made with, which leave more
+  // memory free than those that were then chosen for them; the shortest first.
+  static std::vector<ChosenOrders> Instead(const std::vector<Start>& starts) {
+    struct Other {
+      int64_t time = 0;
+      const Start* start = nullptr;
+      const MemorySelection* selection = nullptr;
+    };
+    std::vector<Other> others;
+    for (const Start& start : starts) {
+      if (start.orders.empty()) continue;  // Lent by a step.
+      if (&start != &starts[0]) {
+        others.push_back({start.time, &start, &start.selection});
+      }
+      if (start.level_time < kNoLimit) {
+        others.push_back({start.level_time, &start, &start.level});
+      }
+    }
+    std::stable_sort(
+        others.begin(), others.end(),
+        [](const Other& a, const Other& b) { return a.time < b.time; });
+    others.resize(std::min(others.size(), kMostInstead));
+    std::vector<ChosenOrders> instead;
+    for (const Other& other : others) {
+      instead.push_back({other.start->orders, *other.selection});
+    }
+    return instead;
+  }
 
   // Returns the start with the choices of its step.
   Start Lent(LentStart lent) const {

@@ -204,12 +204,14 @@ class Level {
     start.first_choice = made_.first_choice;
     start.units = made_.units;
     start.level = selection_;
+    start.level_time = made_.own;
     start_ = std::move(start);
   }
 
  private:
   // A schedule, made by a first choice or by an order of segments.
   struct Made {
+    int64_t own = kNoLimit;  // With the level's choices.
     int64_t least = kNoLimit;
     int64_t expected = kNoLimit;
     std::optional<OrderChoice> first_choice{};
@@ -231,7 +233,8 @@ class Level {
     const int64_t least = retimer_.Retime(sequence);
     const int64_t expected = (least + own) / 2;
     if (expected < made_.expected) {
-      made_ = {.least = least,
+      made_ = {.own = own,
+               .least = least,
                .expected = expected,
                .first_choice = std::move(first_choice),
                .units = {units.begin(), units.end()},

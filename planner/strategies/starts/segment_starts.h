@@ -48,6 +48,7 @@ struct SegmentStart {
   std::optional<OrderChoice> first_choice{};
   std::vector<int32_t> units{};
   partition::MemorySelection level{};
+  int64_t level_time = kNoLimit;  // With those choices, ns.
   // Returns whether they can be made again within other limits.
   bool has_level() const { return first_choice.has_value() || !units.empty(); }
 };

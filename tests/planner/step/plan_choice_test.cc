@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <utility>
 #include <vector>
 
@@ -213,7 +214,7 @@ TEST(MakeToFitTest, KeepsTheOrderThatTheTensorsLeaveNoRoomFor) {
   int refitted = 0;
   for (uint64_t seed = 1; seed <= 6; ++seed) {
     auto [job, batch, most] = MakeRoomyStep(seed);
-    for (const int percent : {90, 80, 70, 60}) {
+    for (int percent = 90; percent >= 60; percent -= 5) {
       SCOPED_TRACE(::testing::Message()
                    << "seed " << seed << " at " << percent << " %");
       job.training.memory_limit = Bytes(most * percent / 100);
@@ -266,6 +267,104 @@ TEST(MakeToFitTest, KeepsTheOrderThatTheTensorsLeaveNoRoomFor) {
     }
   }
   EXPECT_GT(refitted, 5);
+}
+
+// A strategy whose first answer leaves no room for tensors, and that has no
+// other within lowered limits.
+class OneAnswer : public Strategy {
+ public:
+  explicit OneAnswer(MemorySchedule answer) : answer_(std::move(answer)) {}
+  absl::string_view name() const override { return "one-answer"; }
+  bool split_backward() const override { return true; }
+  bool chooses_memory() const override { return true; }
+  absl::StatusOr<Partition> MakePartition(
+      const emulator::StageCostModel&, const BatchMetadata&,
+      const std::stop_token&) const override {
+    return absl::UnimplementedError("");
+  }
+  absl::StatusOr<SearchResult> MakeSchedule(
+      const StageGraph&, const Partition&, uint64_t,
+      const SearchBudget&) const override {
+    return absl::UnimplementedError("");
+  }
+  absl::StatusOr<MemorySchedule> MakeMemorySchedule(
+      const StageGraph&, const partition::StepMemory&, const Partition&,
+      uint64_t, const SearchBudget&) const override {
+    if (calls++ > 0) return absl::ResourceExhaustedError("nothing else");
+    return answer_;
+  }
+  mutable int calls = 0;
+
+ private:
+  MemorySchedule answer_;
+};
+
+TEST(PlanChoiceTest, AnAnswerWithoutRoomForTensorsGivesWayToOneThatHasIt) {
+  int replaced = 0;
+  for (uint64_t seed = 1; seed <= 6; ++seed) {
+    auto [job, batch, most] = MakeRoomyStep(seed);
+    for (int percent = 98; percent >= 60; percent -= 2) {
+      SCOPED_TRACE(::testing::Message()
+                   << "seed " << seed << " at " << percent << " %");
+      job.training.memory_limit = Bytes(most * percent / 100);
+      const emulator::StageCostModel costs(job);
+      ASSERT_OK_AND_ASSIGN(const partition::PackedStep packed,
+                           partition::PackStep(job, batch, 0));
+      const auto pipeloom = MakePipeloom();
+      ASSERT_OK_AND_ASSIGN(PreparedJob prepared,
+                           PrepareByRule(*pipeloom, costs, batch));
+      ASSERT_OK_AND_ASSIGN(
+          const Microbatches microbatches,
+          partition::SplitMicrobatches(job, packed, 0, prepared.partition));
+      ASSERT_OK_AND_ASSIGN(
+          const partition::BuiltGraph built,
+          partition::BuildStageGraph(costs, prepared.partition, microbatches,
+                                     {.split_backward = true}));
+      // No other choices could make room.
+      const partition::StepMemory memory = partition::MakeStepMemory(
+          costs, prepared.partition, microbatches, built.pairs,
+          IdVector<StageId, std::vector<MemoryChoice>>(
+              prepared.partition.stages.size()));
+      const auto made_within = [&](int64_t tensors) {
+        return pipeloom->MakeMemorySchedule(
+            built.graph.WithRanks(
+                WithRoom(built.graph, built.graph.ranks(), tensors)),
+            memory, prepared.partition, 1, {.max_evaluations = 1});
+      };
+      const absl::StatusOr<MemorySchedule> full = made_within(0);
+      const absl::StatusOr<MemorySchedule> roomy = made_within(12);
+      if (!full.ok() || !roomy.ok()) continue;
+      const PlanInput input{.packed = &packed};
+      const auto fits = [&](const MemorySchedule& made) {
+        const auto candidate = MakeCandidate(
+            prepared, input, built, memory, made, built.graph.ranks(), nullptr);
+        return candidate.ok() && candidate->has_value();
+      };
+      if (fits(*full) || !fits(*roomy)) continue;
+      MemorySchedule answer = *full;
+      answer.instead = {{full->found.schedule.order, full->selection},
+                        {roomy->found.schedule.order, roomy->selection}};
+      const OneAnswer strategy(answer);
+      prepared.strategy = &strategy;
+      int64_t evaluations = 0;
+      ASSERT_OK_AND_ASSIGN(const Candidate found,
+                           PlanChoice(prepared, input, built, memory, nullptr,
+                                      built.graph.ranks(), {}, &evaluations));
+      EXPECT_EQ(found.made.found.schedule.order, roomy->found.schedule.order);
+      for (const Bytes peak : PlanPeaks(found.plan)) {
+        EXPECT_LE(peak, job.training.memory_limit);
+      }
+      ++replaced;
+      answer.instead.clear();
+      const OneAnswer without(answer);
+      prepared.strategy = &without;
+      EXPECT_TRUE(absl::IsResourceExhausted(
+          PlanChoice(prepared, input, built, memory, nullptr,
+                     built.graph.ranks(), {}, &evaluations)
+              .status()));
+    }
+  }
+  EXPECT_GT(replaced, 5);
 }
 
 TEST(WithMarginTest, IsForTwoTensorsOnRanksWhoseLimitWasLowered) {

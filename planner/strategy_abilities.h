@@ -65,6 +65,10 @@ class StartsFromOthers {
   // on such a partition.
   virtual std::vector<std::unique_ptr<Strategy>> QuickRivals(
       const Partition& partition) const = 0;
+  // Makes those that may be the fastest where a rank has room for few
+  // microbatches and no quick one is made for such steps.
+  virtual std::vector<std::unique_ptr<Strategy>> TightRivals(
+      const Partition& partition) const = 0;
   // Does the same as Strategy::MakeMemorySchedule, given an answer to beat:
   // `known`, for the graph under these limits or higher ones.
   virtual absl::StatusOr<MemorySchedule> MakeMemoryScheduleFrom(

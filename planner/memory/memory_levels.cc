@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "base/units.h"
+#include "planner/core/memory_feasibility.h"
+#include "planner/core/memory_guard.h"
 
 namespace pipeloom::planner {
 
@@ -177,6 +179,19 @@ std::vector<MemorySelection> StartLevels(const StageGraph& graph,
     }
   }
   return levels;
+}
+
+bool MemoryIsTight(const StageGraph& graph, const StepMemory& memory) {
+  const absl::StatusOr<StageGraph> chosen =
+      partition::ApplyMemory(graph, memory, memory.Level(1));
+  if (!chosen.ok()) return false;
+  const FlatGraph flat(*chosen);
+  if (!MemoryIsShort(flat)) return false;
+  const std::vector<int64_t> alone = MemoryGuard(flat).shortage().needed;
+  for (size_t r = 0; r < alone.size(); ++r) {
+    if (2 * alone[r] > flat.capacity[r]) return true;
+  }
+  return false;
 }
 
 FlatGraph WithFastestChoices(const StageGraph& graph,

@@ -61,6 +61,12 @@ std::vector<partition::MemorySelection> StartLevels(
     const StageGraph& graph, const partition::StepMemory& memory,
     const Partition& partition);
 
+// Returns whether some rank has no room for two of its largest microbatches
+// even if they hold least: then it depends much on their order how long a step
+// takes. `graph` has everything kept. O(tasks log tasks).
+bool MemoryIsTight(const StageGraph& graph,
+                   const partition::StepMemory& memory);
+
 // Returns the graph with each pair's fastest backward, whatever it holds. No
 // choices make the step of an order shorter. `graph` has everything kept.
 // O(pairs x candidates + edges).

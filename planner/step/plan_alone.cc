@@ -151,17 +151,25 @@ class StepPlanner {
   // Returns an error if only a quick plan is wanted and has no time now.
   absl::Status CheckTime() const {
     if (!input_.only_if_small) return absl::OkStatus();
-    const bool is_cut = CutsMicrobatches(job_.partition);
-    double most = kQuickBuild;
-    if (IsLarge() && is_cut) {
-      most = kShortBuildOfMany;
-    } else if (!is_cut || MicrobatchesAreAlike(built_.graph)) {
-      most = kQuickBuildOfClassic;
-    }
     const double spent = Spent();
-    return spent > most && spent < kQuickUntil
-               ? absl::ResourceExhaustedError("no time for a quick plan")
-               : absl::OkStatus();
+    if (spent >= kQuickUntil) return absl::OkStatus();
+    const bool is_cut = CutsMicrobatches(job_.partition);
+    const bool in_time = IsLarge() && is_cut ? spent <= kShortBuildOfMany
+                         : !is_cut || MicrobatchesAreAlike(built_.graph)
+                             ? spent <= kQuickBuildOfClassic
+                             : spent <= kQuickBuild;
+    if (in_time) return absl::OkStatus();
+    // Where memory is tight, it may be twice as short as what the search finds.
+    // Before memory is known, it may be.
+    const bool may_be_tight = !IsLarge() && spent <= kQuickBuildOfClassic &&
+                              (memory_.pairs.empty() || IsTight());
+    return may_be_tight
+               ? absl::OkStatus()
+               : absl::ResourceExhaustedError("no time for a quick plan");
+  }
+
+  bool IsTight() const {
+    return MemoryIsTight(built_.graph, memory_);
   }
 
   // Makes the step, and the other one that is searched in its place if passes
@@ -201,6 +209,9 @@ class StepPlanner {
     }
     step_.emplace(
         SearchedStep{is_other ? fewer_ : built_, searched_, built_, memory_});
+    if (input_.only_if_tight && !IsTight()) {
+      return absl::ResourceExhaustedError("memory is not tight");
+    }
     return CheckTime();
   }
 

@@ -144,7 +144,8 @@ absl::StatusOr<PlanResult> PlanStep(const PreparedJob& job,
     if (input.budget.spent && input.budget.threads > 1 &&
         !QuickPlanLoses(input)) {
       other = std::jthread([&] {
-        quick = QuickPlan(others->QuickRivals(job.partition), job, input);
+        quick = QuickPlan(others->QuickRivals(job.partition),
+                          others->TightRivals(job.partition), job, input);
       });
     }
     own = PlanByTeams(job, input);

@@ -71,27 +71,34 @@ absl::StatusOr<NamedBound> BoundOfRivals(const PreparedJob& prepared,
 
 std::optional<PlanResult> QuickPlan(
     const std::vector<std::unique_ptr<Strategy>>& rivals,
+    const std::vector<std::unique_ptr<Strategy>>& tight_rivals,
     const PreparedJob& job, const PlanInput& input) {
   PlanInput quick = input;
   quick.robust.reset();
   quick.needs_bound = false;
   std::optional<PlanResult> best;
-  for (const std::unique_ptr<Strategy>& rival : rivals) {
-    const bool is_next = best.has_value();
-    if (is_next && input.budget.spent &&
-        input.budget.spent() > kNextQuickUntil) {
-      break;
+  const auto try_all = [&](const std::vector<std::unique_ptr<Strategy>>& some) {
+    for (const std::unique_ptr<Strategy>& rival : some) {
+      const bool is_next = best.has_value();
+      if (is_next && input.budget.spent &&
+          input.budget.spent() > kNextQuickUntil) {
+        return;
+      }
+      quick.only_if_small = !is_next;
+      quick.budget = input.budget.PartUntil(kQuickUntil, 0);
+      PreparedJob with = job;
+      with.strategy = rival.get();
+      absl::StatusOr<PlanResult> plan = PlanAlone(with, quick);
+      if (!plan.ok()) continue;
+      if (!is_next ||
+          plan->predicted.step_time() < best->predicted.step_time()) {
+        best = *std::move(plan);
+      }
     }
-    quick.only_if_small = !is_next;
-    quick.budget = input.budget.PartUntil(kQuickUntil, 0);
-    PreparedJob with = job;
-    with.strategy = rival.get();
-    absl::StatusOr<PlanResult> plan = PlanAlone(with, quick);
-    if (!plan.ok()) continue;
-    const bool better =
-        !is_next || plan->predicted.step_time() < best->predicted.step_time();
-    if (better) best = *std::move(plan);
-  }
+  };
+  try_all(rivals);
+  quick.only_if_tight = true;
+  try_all(tight_rivals);
   return best;
 }
 

@@ -22,9 +22,11 @@ namespace pipeloom::planner {
 // a deadline a search takes nearly all the time, so that no rival is begun
 // after it, and on large steps a classic order may still be the better plan
 // (internvl3-38b, image_text, 100 ms, megatron-tuned's partition: 5.9 s a step
-// instead of 6.5).
+// instead of 6.5). `tight_rivals` are for steps whose memory is tight
+// (MemoryIsTight).
 std::optional<PlanResult> QuickPlan(
     const std::vector<std::unique_ptr<Strategy>>& rivals,
+    const std::vector<std::unique_ptr<Strategy>>& tight_rivals,
     const PreparedJob& job, const PlanInput& input);
 
 // Returns the time of a step as a search judges a partition by it: of the

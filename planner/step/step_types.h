@@ -51,6 +51,9 @@ struct PlanInput {
   // Returns ResourceExhausted once the step is built if it is large, unless the
   // time is nearly over: the search of another strategy needs both threads.
   bool only_if_small = false;
+  // Returns ResourceExhausted once the step is built unless some rank has room
+  // for few microbatches (planner/memory/memory_levels.h, MemoryIsTight).
+  bool only_if_tight = false;
   // Whether forwards may run together with backwards, if the trainer can. Short
   // searches that judge partitions do without: what pairs gain depends on the
   // order that the search ends with.

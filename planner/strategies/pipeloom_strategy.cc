@@ -87,6 +87,12 @@ void InsertCutCopies(std::vector<Partition>* partitions) {
                      std::make_move_iterator(copies.end()));
 }
 
+bool CutsMicrobatches(const Partition& partition) {
+  const auto& instances = partition.sub_microbatch_instances;
+  return std::any_of(instances.begin(), instances.end(),
+                     [](int64_t count) { return count > 0; });
+}
+
 class PipeloomStrategy : public Strategy,
                          public StartsFromOthers,
                          public SearchesBySeed {
@@ -138,12 +144,8 @@ class PipeloomStrategy : public Strategy,
   }
   std::vector<std::unique_ptr<Strategy>> QuickRivals(
       const Partition& partition) const override {
-    const auto& instances = partition.sub_microbatch_instances;
-    const bool cuts_microbatches =
-        std::any_of(instances.begin(), instances.end(),
-                    [](int64_t count) { return count > 0; });
     std::vector<std::unique_ptr<Strategy>> rivals;
-    if (cuts_microbatches) {
+    if (CutsMicrobatches(partition)) {
       rivals.push_back(MakeDipInterleave());
     } else if (IsVee(partition)) {
       // Either may be a tenth faster: dualpipe-v (llama3-70b, 25 microbatches)
@@ -153,6 +155,12 @@ class PipeloomStrategy : public Strategy,
     } else {
       rivals.push_back(MakeInterleaved());
     }
+    return rivals;
+  }
+  std::vector<std::unique_ptr<Strategy>> TightRivals(
+      const Partition& partition) const override {
+    std::vector<std::unique_ptr<Strategy>> rivals;
+    if (!CutsMicrobatches(partition)) rivals.push_back(MakeDipInterleave());
     return rivals;
   }
   std::vector<std::unique_ptr<Strategy>> Rivals() const override {

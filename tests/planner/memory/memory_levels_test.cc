@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/planner/small_step.h"
+#include "tests/support/status_matchers.h"
 
 namespace pipeloom::planner {
 namespace {
@@ -54,6 +55,44 @@ TEST(MemoryLevelsTest, LevelsDifferAndSpanWhatPairsCanHold) {
     }
   }
   EXPECT_NE(std::find(levels.begin(), levels.end(), one), levels.end());
+}
+
+TEST(MemoryLevelsTest, MemoryIsTightIfTwoMicrobatchesDoNotFit) {
+  const auto [graph, memory, partition] = testing::MakeSmallStep(1, 6, false);
+  ASSERT_OK_AND_ASSIGN(const StageGraph least,
+                       partition::ApplyMemory(graph, memory, memory.Level(1)));
+  // Bytes that the largest microbatch takes of each rank if it runs alone.
+  std::vector<TaskId> order;
+  for (const TaskId t : least.task_ids()) order.push_back(t);
+  std::stable_sort(order.begin(), order.end(), [&](TaskId a, TaskId b) {
+    return least.task(a).microbatch < least.task(b).microbatch;
+  });
+  IdVector<RankId, int64_t> held(least.num_ranks(), 0);
+  IdVector<RankId, int64_t> most(least.num_ranks(), 0);
+  for (const TaskId t : order) {
+    int64_t& on_rank = held[least.task(t).rank];
+    on_rank += least.task(t).alloc.count();
+    most[least.task(t).rank] = std::max(most[least.task(t).rank], on_rank);
+    on_rank -= least.task(t).free.count();
+  }
+  const auto is_tight = [&](double microbatches, RankId one) {
+    IdVector<RankId, RankSpec> ranks = graph.ranks();
+    for (const RankId r : ranks.ids()) {
+      const double fitting = r == one ? microbatches : 2.1;
+      ranks[r].memory.limit =
+          ranks[r].memory.static_bytes() +
+          Bytes(static_cast<int64_t>(fitting * static_cast<double>(most[r])));
+    }
+    return MemoryIsTight(graph.WithRanks(ranks), memory);
+  };
+  for (const RankId r : graph.rank_ids()) {
+    EXPECT_TRUE(is_tight(1.9, r)) << r.value();
+    EXPECT_FALSE(is_tight(2.1, r)) << r.value();
+    EXPECT_FALSE(is_tight(100, r)) << r.value();
+  }
+  IdVector<RankId, RankSpec> unlimited = graph.ranks();
+  for (RankSpec& rank : unlimited) rank.memory.limit = Bytes(0);
+  EXPECT_FALSE(MemoryIsTight(graph.WithRanks(unlimited), memory));
 }
 
 TEST(MemoryLevelsTest, AsIfPairedTakesTheLeastOfBothFormsAndHoldsTheSame) {

@@ -184,7 +184,7 @@ TEST_F(PartitionChoiceTest, QuickTimeIsThatOfTheFastestQuickPlan) {
       dynamic_cast<const StartsFromOthers*>(strategy_.get());
   ASSERT_NE(others, nullptr);
   const auto rivals = others->QuickRivals(uneven_);
-  const auto plan = QuickPlan(rivals, job, input);
+  const auto plan = QuickPlan(rivals, {}, job, input);
   ASSERT_TRUE(plan.has_value());
   EXPECT_EQ(*quick, plan->predicted.step_time());
   const auto judged = JudgedTime(job, input);
@@ -268,6 +268,36 @@ TEST(QuickPlanTest, UnderADeadlineAPlanIsNotSlowerThanAClassicOrder) {
   }
 }
 
+// Rivals for tight memory plan no other step.
+TEST(QuickPlanTest, TightRivalsPlanOnlyStepsWhoseMemoryIsTight) {
+  JobSpec job = SmallVlmJob();
+  const BatchMetadata batch = RandomBatch(1, 200, 3);
+  const auto one = MakeStrategy("1f1b").value();
+  const auto plan = [&]() -> std::optional<PlanResult> {
+    const emulator::StageCostModel costs(job);
+    const auto partition = one->MakePartition(costs, batch, {});
+    const auto packed = partition::PackStep(job, batch, 0);
+    PIPELOOM_CHECK(partition.ok() && packed.ok());
+    PlanInput input;
+    input.packed = &*packed;
+    std::vector<std::unique_ptr<Strategy>> tight;
+    tight.push_back(MakeStrategy("dip-interleave").value());
+    return QuickPlan(
+        {}, tight,
+        {.strategy = tight[0].get(), .costs = &costs, .partition = *partition},
+        input);
+  };
+  EXPECT_FALSE(plan().has_value());
+  // Until memory is tight.
+  bool planned = false;
+  for (int lowered = 0; lowered < 200; ++lowered) {
+    job.training.memory_limit = Bytes(job.MemoryLimit().count() * 98 / 100);
+    planned = plan().has_value();
+    if (planned) break;
+  }
+  EXPECT_TRUE(planned);
+}
+
 // A tenth of the time is over when the step is built.
 TEST(QuickPlanTest, ClassicOrdersHaveTimeForLargerStepsThanDips) {
   JobSpec job = SmallVlmJob();
@@ -292,7 +322,7 @@ TEST(QuickPlanTest, ClassicOrdersHaveTimeForLargerStepsThanDips) {
     for (const char* name : names) rivals.push_back(MakeStrategy(name).value());
     const PreparedJob prepared{
         .strategy = rivals[0].get(), .costs = &costs, .partition = partition};
-    return QuickPlan(rivals, prepared, input);
+    return QuickPlan(rivals, {}, prepared, input);
   };
   const auto dual = plan({"dualpipe-v"});
   const auto zero = plan({"zb-v"});

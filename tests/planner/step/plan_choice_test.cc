@@ -127,6 +127,10 @@ class CountingPipeloom : public Strategy, public StartsFromOthers {
       const Partition& partition) const override {
     return others().QuickRivals(partition);
   }
+  std::vector<std::unique_ptr<Strategy>> TightRivals(
+      const Partition& partition) const override {
+    return others().TightRivals(partition);
+  }
   absl::StatusOr<MemorySchedule> MakeMemoryScheduleFrom(
       const StageGraph& graph, const partition::StepMemory& memory,
       const Partition& partition, const MemorySchedule& known, uint64_t seed,

@@ -1,5 +1,6 @@
 """A store that keeps tensors saved by autograd in host memory from the forward
 to the backward."""
+import contextlib
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 import torch
@@ -83,3 +84,9 @@ def _unpack(packed: Tuple[Optional[_Held], Any]) -> torch.Tensor:
                            "place after the forward has used it, and before it "
                            "was offloaded; change a copy of it")
     return held.whole.as_strided(*place)
+
+
+def saving(host: Optional[HostStore]) -> Any:
+    """Returns a context manager around a forward whose saved tensors go to the
+    store, if there is one."""
+    return contextlib.nullcontext() if host is None else host.saving()

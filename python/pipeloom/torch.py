@@ -116,8 +116,8 @@ class Executor:
     With separate weight gradients (W tasks), those of nn.Linear layers wait for
     W (pipeloom.weight_gradients names exceptions); all others are computed with
     B, which is as exact and costs no more memory. If a stage is an
-    nn.Sequential of as many layers as the plan has, each called as
-    `layer(x, item)`, recomputation and offloading work by layer: checkpoints
+    nn.Sequential of as many layers as the plan has, without a forward of its
+    own, each called as `layer(x, item)`, recomputation and offloading work by layer: checkpoints
     every so many layers; operator groups that the layers make apart
     (pipeloom.recompute; a layer without `operator_groups` is fully recomputed
     instead, which holds less and takes longer); and saved tensors in (pinned)

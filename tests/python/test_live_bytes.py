@@ -329,12 +329,6 @@ if HAVE_TORCH and HAVE_GRPC:
     KINDS = {"linear": Linear, "embedding": Embedding, "loss_head": LossHead,
              "transformer": Transformer}
 
-    class Stage(nn.Sequential):
-        def forward(self, x, item):
-            for layer in self:
-                x = layer(x, item)
-            return x
-
 
 @dataclasses.dataclass
 class Case:
@@ -361,7 +355,7 @@ def build(facts, seed):
         spec = facts["modules"][module]
         layers = [KINDS[s["kind"]](s)
                   for s in spec["layers"][first:first + count]]
-        stages.append(Stage(*layers).requires_grad_(not spec["frozen"]))
+        stages.append(nn.Sequential(*layers).requires_grad_(not spec["frozen"]))
     return stages
 
 
@@ -387,9 +381,9 @@ def serial(facts, stages, batch):
                 if outputs:
                     x = {"encoder": [torch.tensor_split(t, len(subs))[j]
                                      for t in outputs]}
-                for stage in of_module[module]:
-                    x = stage(x, Item(m, facts["modules"][module]["name"], j,
-                                      batch))
+                item = Item(m, facts["modules"][module]["name"], j, batch)
+                for layer in (l for s in of_module[module] for l in s):
+                    x = layer(x, item)
                 made_here.append(x)
             outputs = made_here
         total = sum(outputs)

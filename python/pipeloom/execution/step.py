@@ -6,18 +6,17 @@ from typing import (TYPE_CHECKING, Any, Callable, Dict, Iterator, List,
                     Optional, Sequence, Set, Tuple)
 
 import torch
-from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from pipeloom.check import InvalidPlan
 from pipeloom.execution import failure
+from pipeloom.execution.row import Choices, is_row, output_of
 from pipeloom.execution.second_run import TwoRuns
 from pipeloom.execution.structure import PlanStructure
 from pipeloom.execution.work_item import WorkItem
-from pipeloom.host_store import HostStore
+from pipeloom.host_store import HostStore, saving
 from pipeloom.loss import part_of_microbatch, weigh, with_losses
 from pipeloom.plan import Microbatch, Plan, SubMicrobatch, Task
-from pipeloom.recompute import making_again, rng_state, with_rng
+from pipeloom.recompute import rng_state, with_rng
 from pipeloom.transport import Transport
 
 if TYPE_CHECKING:
@@ -400,8 +399,8 @@ class Step:
 
     def _is_layered(self, t: int, choice: Sequence[str]) -> bool:
         module = self.x.stages[self.plan.tasks[t].stage]
-        return (isinstance(module, nn.Sequential) and len(choice) > 0 and
-                len(module) == len(choice))
+        return (is_row(module) and len(choice) > 0 and
+                len(module) == len(choice))  # type: ignore[arg-type]
 
     def _call(self, t: int, kept: _Kept, inputs: Dict[int, torch.Tensor],
               choice: Sequence[str] = ()) -> None:
@@ -430,14 +429,16 @@ class Step:
         given, x = [x], None
         kept.item.added.begin()
         if choice:
-            output = self._run_layers(list(module), given, kept, choice,
-                                      plan.periods.get(t, 1))
+            output = Choices(
+                module, choice, plan.periods.get(t, 1), habits=self.x._habits,
+                batch=self.batch, device=self.x.device, host=kept.host
+            ).output(given, kept.item)
         elif kept.runs is not None:
             with kept.runs.run(given.pop()) as given:
-                output = _output_of(module, given, kept.item)
+                output = output_of(module, given, kept.item)
         else:
-            with _saving(kept.host):
-                output = _output_of(module, given, kept.item)
+            with saving(kept.host):
+                output = output_of(module, given, kept.item)
         edges = structure.outputs.get(t, ())
         if edges and not isinstance(output, torch.Tensor):
             raise TypeError(
@@ -484,44 +485,6 @@ class Step:
         return all(self.plan.tasks[self.plan.edges[e].target].module !=
                    task.module for e in outputs)
 
-    def _run_layers(self, layers: Sequence[nn.Module], given: List[Any],
-                    kept: _Kept, choice: Sequence[str], period: int) -> Any:
-        """Runs the layers of a stage one by one. A fully recomputed layer
-        shares a checkpoint with up to `period` - 1 that follow it. Empties
-        `given`."""
-        at = 0
-        x = given.pop()
-        while at < len(layers):
-            what, _, names = choice[at].partition(":")
-            groups = names.split("+") if names else ()
-            apart = getattr(layers[at], "operator_groups", None)
-            end = at + 1
-            if what == "RECOMPUTE" and (not groups or apart is None):
-                while (not groups and end < min(at + period, len(layers)) and
-                       choice[end] == "RECOMPUTE"):
-                    end += 1
-                span = layers[at:end]
-
-                def run(value: Any, its: Any = span,
-                        runs: Any = TwoRuns(self.x._habits, span,
-                                            batch=self.batch)) -> Any:
-                    with runs.run(value) as given:
-                        value = given.pop()
-                        for layer in its:
-                            value = layer(value, kept.item)
-                    return value
-
-                x = checkpoint(run, x, use_reentrant=False)
-            elif groups:
-                with making_again(groups, self.x.device, (layers[at],),
-                                  self.x._habits):
-                    x = layers[at](x, kept.item)
-            else:
-                with _saving(kept.host if what == "OFFLOAD" else None):
-                    x = layers[at](x, kept.item)
-            at = end
-        return x
-
     # -- Backward ------------------------------------------------------------
 
     def _backward(self, t: int) -> None:
@@ -563,17 +526,6 @@ class Step:
             del self.kept[f]
 
 
-def _output_of(module: nn.Module, given: List[Any], item: WorkItem) -> Any:
-    """Calls a stage. A plain nn.Sequential is a row of layers. Empties
-    `given`."""
-    if type(module).forward is not nn.Sequential.forward:
-        return module(given.pop(), item)
-    x = given.pop()
-    for layer in module.children():
-        x = layer(x, item)
-    return x
-
-
 @contextlib.contextmanager
 def _no_graph() -> Iterator[None]:
     """torch.no_grad(). Autocast of older versions keeps the casts of parameters
@@ -583,7 +535,3 @@ def _no_graph() -> Iterator[None]:
             yield
     finally:
         torch.clear_autocast_cache()
-
-
-def _saving(host: Optional[HostStore]) -> Any:
-    return contextlib.nullcontext() if host is None else host.saving()

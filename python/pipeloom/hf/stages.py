@@ -79,11 +79,6 @@ class StageModule(nn.Sequential):
         layers[0].first = True
         layers[-1].last = True
 
-    def forward(self, x: Any, item: Any) -> Any:  # type: ignore[override]
-        for layer in self:
-            x = layer(x, item)
-        return x
-
     def real_names(self) -> Dict[str, str]:
         """Returns the names of the parameters and of the buffers that are saved
         in the real model, indexed by their names here."""

@@ -1,0 +1,113 @@
+"""A stage that is a row of layers, each called as `layer(x, item)`, and the
+calls of any stage."""
+from typing import Any, List, Optional, Sequence
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from pipeloom.execution.second_run import Habits, TwoRuns
+from pipeloom.execution.work_item import WorkItem
+from pipeloom.host_store import HostStore, saving
+from pipeloom.recompute import making_again
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks",
+          "_backward_pre_hooks")
+
+
+def is_row(module: nn.Module) -> bool:
+    """Whether a stage is an nn.Sequential without a forward of its own, which
+    might do more than call the layers."""
+    return (isinstance(module, nn.Sequential) and
+            type(module).forward is nn.Sequential.forward and
+            "forward" not in vars(module))
+
+
+def layers_of(module: nn.Module) -> List[nn.Module]:
+    """Returns the layers of a row; one that is there twice is called twice,
+    unlike in children()."""
+    return list(module)  # type: ignore[call-overload]
+
+
+def output_of(module: nn.Module, given: List[Any], item: WorkItem) -> Any:
+    """Calls a stage. Empties `given`."""
+    if not is_row(module):
+        return module(given.pop(), item)
+
+    def layers(its: List[Any], item: WorkItem) -> Any:
+        x = its.pop()
+        for layer in layers_of(module):
+            x = layer(x, item)
+        return x
+
+    return _with_hooks(module, given, item, layers)
+
+
+def _with_hooks(module: nn.Module, given: List[Any], item: WorkItem,
+                layers: Any) -> Any:
+    """Returns layers(given, item), within the hooks of the row itself if it
+    has some. Empties `given`."""
+    if not any(getattr(module, name, None) for name in _HOOKS):
+        return layers(given, item)
+    own = vars(module)
+    own["forward"] = lambda x, its: layers([x], its)
+    try:
+        return module._call_impl(given.pop(), item)
+    finally:
+        del own["forward"]
+
+
+class Choices:
+    """Calls the layers of a row one by one, with what a plan chose for each to
+    keep. A fully recomputed layer shares a checkpoint with up to `period` - 1
+    that follow it."""
+
+    def __init__(self, module: nn.Module, choice: Sequence[str], period: int, *,
+                 habits: Habits, batch: Any, device: torch.device,
+                 host: Optional[HostStore]) -> None:
+        self._module = module
+        self._choice = choice
+        self._period = period
+        self._habits = habits
+        self._batch = batch
+        self._device = device
+        self._host = host
+
+    def output(self, given: List[Any], item: WorkItem) -> Any:
+        """Empties `given`."""
+        return _with_hooks(self._module, given, item, self._run)
+
+    def _run(self, given: List[Any], item: WorkItem) -> Any:
+        layers, choice, at = layers_of(self._module), self._choice, 0
+        x = given.pop()
+        while at < len(layers):
+            what, _, names = choice[at].partition(":")
+            groups = names.split("+") if names else ()
+            apart = getattr(layers[at], "operator_groups", None)
+            end = at + 1
+            if what == "RECOMPUTE" and (not groups or apart is None):
+                while (not groups and
+                       end < min(at + self._period, len(layers)) and
+                       choice[end] == "RECOMPUTE"):
+                    end += 1
+                span = layers[at:end]
+
+                def run(value: Any, its: Any = span,
+                        runs: Any = TwoRuns(self._habits, span,
+                                            batch=self._batch)) -> Any:
+                    with runs.run(value) as given:
+                        value = given.pop()
+                        for layer in its:
+                            value = layer(value, item)
+                    return value
+
+                x = checkpoint(run, x, use_reentrant=False)
+            elif groups:
+                with making_again(groups, self._device, (layers[at],),
+                                  self._habits):
+                    x = layers[at](x, item)
+            else:
+                with saving(self._host if what == "OFFLOAD" else None):
+                    x = layers[at](x, item)
+            at = end
+        return x

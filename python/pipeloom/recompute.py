@@ -223,7 +223,7 @@ def again(group: str, make: Callable[..., Any], *inputs: Any) -> Any:
     """Returns make(*inputs), a tensor or a tuple, which is made again in the
     backward if the plan recomputes the group. REQUIRES: all tensors that `make`
     reads are inputs, except parameters and tensors that outlive the backward;
-    it may use random numbers. ValueError: there is no such group."""
+    it may use random numbers of torch. ValueError: there is no such group."""
     if group not in GROUPS:
         raise ValueError(f"operator group {group!r}; there are "
                          f"{', '.join(GROUPS)}")

@@ -117,18 +117,19 @@ class Executor:
     W (pipeloom.weight_gradients names exceptions); all others are computed with
     B, which is as exact and costs no more memory. If a stage is an
     nn.Sequential of as many layers as the plan has, without a forward of its
-    own, each called as `layer(x, item)`, recomputation and offloading work by layer: checkpoints
-    every so many layers; operator groups that the layers make apart
-    (pipeloom.recompute; a layer without `operator_groups` is fully recomputed
-    instead, which holds less and takes longer); and saved tensors in (pinned)
-    host memory, with the plan's Offload and Fetch or from the forward's end to
-    the backward's begin. If a stage is any other module, it runs again or is
+    own, each called as `layer(x, item)`, recomputation and offloading work by
+    layer: checkpoints every so many layers; operator groups that the layers
+    make apart (pipeloom.recompute; a layer without `operator_groups` is fully
+    recomputed instead, which holds less and takes longer); and saved tensors in
+    (pinned) host memory, with the plan's Offload and Fetch or from the
+    forward's end to the backward's begin. If a stage is any other module, it runs again or is
     offloaded as a whole if the plan does that with any of its layers; when it
     runs again, its backward needs as much memory at once as if all were kept,
     which is more than the plan accounts for. What runs again finds random
-    numbers and buffers as they were, and counts in buffers (batch norm) once;
-    it must not change the batch in place, which is an error where it is seen.
-    loss_fn may run again, too.
+    numbers (of torch, Python and NumPy, and of generators that are attributes
+    of a module) and buffers as they were, and counts in buffers (batch norm)
+    once; it must not change the batch in place, which is an error where it is
+    seen. loss_fn may run again, too.
     """
 
     def __init__(self, stages: Mapping[int, nn.Module], *, rank: int,

@@ -2,6 +2,7 @@
 and buffers are those of one run."""
 import dataclasses
 import os
+import random
 import socket
 import sys
 import unittest
@@ -9,6 +10,7 @@ import unittest
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../../python"))
 
 try:
+    import numpy
     import torch
     import torch.distributed as dist
     from torch import nn
@@ -110,6 +112,47 @@ if HAVE_TORCH:
             y += 1.0
             return torch.tanh(self.linear(y))
 
+    class PythonRandom(Layer):
+        def draw(self):
+            return [random.random() for _ in range(WIDTH)]
+
+        def work(self, x):
+            return torch.tanh(self.linear(x) * torch.tensor(self.draw()))
+
+    class OwnPythonRandom(PythonRandom):
+        def __init__(self):
+            super().__init__()
+            self.generator = random.Random(1)
+
+        def draw(self):
+            return [self.generator.random() for _ in range(WIDTH)]
+
+    class OwnTorchRandom(PythonRandom):
+        def __init__(self):
+            super().__init__()
+            self.generator = torch.Generator().manual_seed(1)
+
+        def draw(self):
+            return torch.rand(WIDTH, generator=self.generator).tolist()
+
+    class NumpyRandom(PythonRandom):
+        """As SpecAugment of wav2vec 2.0 and Whisper draws its masks."""
+
+        def draw(self):
+            return numpy.random.rand(WIDTH).tolist()
+
+    class OwnNumpyRandom(PythonRandom):
+        def __init__(self):
+            super().__init__()
+            self.generator = numpy.random.default_rng(1)
+            self.older = numpy.random.RandomState(1)
+
+        def draw(self):
+            return (self.generator.random(WIDTH) +
+                    self.older.rand(WIDTH)).tolist()
+
+    RANDOM = (PythonRandom, OwnPythonRandom, OwnTorchRandom, NumpyRandom,
+              OwnNumpyRandom)
     LAYERS = (BatchNorm, TwoNorms, Codebook, SpectralNorm, ChangesInput,
               ChangesAfterUse)
 
@@ -183,6 +226,8 @@ def plan_of(way):
 def run(layer, way, steps=2, loss_fn=None):
     """Returns gradients and buffers after some steps."""
     torch.manual_seed(0)
+    random.seed(0)
+    numpy.random.seed(0)
     first = Layer()
     first.work = first.linear
     layers = nn.Sequential(layer(), layer())
@@ -236,6 +281,14 @@ class SecondRunTest(unittest.TestCase):
                 with self.subTest(layer=layer.__name__, way=way):
                     for a, b in zip(run(layer, way), wanted):
                         self.assertLess(float((a - b).abs().max()), 1e-5)
+
+    def test_random_numbers_are_those_of_the_first_run(self):
+        for layer in RANDOM:
+            wanted = run(layer, "keep")
+            for way in WAYS:
+                with self.subTest(layer=layer.__name__, way=way):
+                    for a, b in zip(run(layer, way), wanted):
+                        self.assertLess(float((a - b).abs().max()), 1e-6)
 
     def test_what_would_be_wrong_silently_is_an_error(self):
         with self.assertRaisesRegex(RuntimeError, "again.. makes results from"):

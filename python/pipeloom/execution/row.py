@@ -1,11 +1,13 @@
 """A stage that is a row of layers, each called as `layer(x, item)`, and the
 calls of any stage."""
+import contextlib
 from typing import Any, List, Optional, Sequence
 
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from pipeloom.execution.randomness import HostRandom
 from pipeloom.execution.second_run import Habits, TwoRuns
 from pipeloom.execution.work_item import WorkItem
 from pipeloom.host_store import HostStore, saving
@@ -57,6 +59,26 @@ def _with_hooks(module: nn.Module, given: List[Any], item: WorkItem,
         del own["forward"]
 
 
+class _Span:
+    """Layers that share a checkpoint, called for either run of them."""
+
+    def __init__(self, layers: Sequence[nn.Module], item: WorkItem,
+                 runs: TwoRuns) -> None:
+        self._layers = layers
+        self._item = item
+        self._runs = runs
+        self._random: Optional[HostRandom] = None  # Set by the first run.
+
+    def __call__(self, value: Any) -> Any:
+        before, self._random = self._random, self._random or HostRandom()
+        with (contextlib.nullcontext() if before is None else
+              before.restored()), self._runs.run(value) as given:
+            value = given.pop()
+            for layer in self._layers:
+                value = layer(value, self._item)
+        return value
+
+
 class Choices:
     """Calls the layers of a row one by one, with what a plan chose for each to
     keep. A fully recomputed layer shares a checkpoint with up to `period` - 1
@@ -91,17 +113,9 @@ class Choices:
                        choice[end] == "RECOMPUTE"):
                     end += 1
                 span = layers[at:end]
-
-                def run(value: Any, its: Any = span,
-                        runs: Any = TwoRuns(self._habits, span,
-                                            batch=self._batch)) -> Any:
-                    with runs.run(value) as given:
-                        value = given.pop()
-                        for layer in its:
-                            value = layer(value, item)
-                    return value
-
-                x = checkpoint(run, x, use_reentrant=False)
+                x = checkpoint(_Span(span, item, TwoRuns(
+                    self._habits, span, batch=self._batch)), x,
+                    use_reentrant=False)
             elif groups:
                 with making_again(groups, self._device, (layers[at],),
                                   self._habits):

@@ -11,6 +11,8 @@ from typing import (Any, Dict, Iterator, List, Mapping, NamedTuple, Optional,
 import torch
 from torch import nn
 
+from pipeloom.execution.randomness import GeneratorState, Generators
+
 _Place = Tuple[nn.Module, str]
 
 
@@ -55,6 +57,7 @@ class Habits:
         self._inputs: Dict[Any, bool] = {}
         # Those that were seen to leave the batch as it is.
         self._leave_batch: Set[Any] = set()
+        self.generators = Generators()
 
     def buffers(self, module: nn.Module,
                 part: Any) -> Tuple[List[_Place], Any]:
@@ -116,6 +119,7 @@ class TwoRuns:
         self._part = part
         self._batch = batch
         self._before: Dict[_Place, _Value] = {}
+        self._generators: List[GeneratorState] = []
         self._is_first = True
 
     @contextlib.contextmanager
@@ -144,6 +148,7 @@ class TwoRuns:
         for module in self._modules:
             places, key = self._habits.buffers(module, self._part)
             watched.append((key, {p: _value(p) for p in places}))
+            self._generators += self._habits.generators.states(module)
         training = tuple(m.training for module in self._modules
                          for m in module.modules())
         with self._habits.leaving_batch((self._modules[:1], training),
@@ -158,13 +163,19 @@ class TwoRuns:
     @contextlib.contextmanager
     def _second(self) -> Iterator[None]:
         now = {p: _value(p) for p in self._before}
+        drawn = [state for module in self._modules
+                 for state in self._habits.generators.states(module)]
         for place, before in self._before.items():
             before.put_back(place)
+        for state in self._generators:
+            state.put_back()
         try:
             yield
         finally:
             for place, latest in now.items():
                 latest.put_back(place)
+            for state in drawn:
+                state.put_back()
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

@@ -9,6 +9,7 @@ import torch
 
 from pipeloom.check import InvalidPlan
 from pipeloom.execution import failure
+from pipeloom.execution.randomness import HostRandom
 from pipeloom.execution.row import Choices, is_row, output_of
 from pipeloom.execution.second_run import TwoRuns
 from pipeloom.execution.structure import PlanStructure
@@ -48,6 +49,7 @@ class _Kept:
     losses: List[Tuple[torch.Tensor, float]] = dataclasses.field(
         default_factory=list)  # Each with its weight.
     rng: Any = None  # Set if the forward runs again.
+    random: Optional[HostRandom] = None  # Likewise.
     runs: Optional[TwoRuns] = None  # Likewise.
     later: List[Callable[[], None]] = dataclasses.field(default_factory=list)
 
@@ -373,6 +375,7 @@ class Step:
                 self._call(t, kept, inputs)
         elif again and not by_layer:
             kept.rng = rng_state(self.x.device)
+            kept.random = HostRandom()
             kept.runs = TwoRuns(self.x._habits,
                                 (self.x.stages[plan.tasks[t].stage],),
                                 batch=self.batch)
@@ -493,8 +496,9 @@ class Step:
         kept = self.kept[f]
         if kept.host is not None:
             kept.host.back()
-        if kept.rng is not None:
-            with with_rng(kept.rng, self.x.device), torch.enable_grad():
+        if kept.random is not None:
+            with with_rng(kept.rng, self.x.device), kept.random.restored(), \
+                    torch.enable_grad():
                 self._call(f, kept, kept.inputs)
         tensors, gradients = [], []
         for e, forward_edge in structure.gradients_in.get(t, ()):

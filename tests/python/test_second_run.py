@@ -112,6 +112,34 @@ if HAVE_TORCH:
             y += 1.0
             return torch.tanh(self.linear(y))
 
+    class LaterBranch(Layer):
+        """Has a branch that does not run in the first forward."""
+        operator_groups = ("norms",)
+
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm1d(WIDTH)
+            self.register_buffer("table", torch.zeros(1000, WIDTH))
+
+        def forward(self, x, item):
+            self.later = item.microbatch > 0
+            return super().forward(x, item)
+
+        def branch(self, x):
+            if not self.later:
+                return x
+            self.table = self.table + x.detach().mean(0)
+            return self.norm(x) - self.table[0]
+
+        def work(self, x):
+            return torch.tanh(self.linear(again("norms", self.branch, x)))
+
+    class LaterInPlace(LaterBranch):
+        def branch(self, x):
+            if self.later:
+                self.table += x.detach().mean(0)
+            return x - self.table[0]
+
     class PythonRandom(Layer):
         def draw(self):
             return [random.random() for _ in range(WIDTH)]
@@ -153,7 +181,7 @@ if HAVE_TORCH:
 
     RANDOM = (PythonRandom, OwnPythonRandom, OwnTorchRandom, NumpyRandom,
               OwnNumpyRandom)
-    LAYERS = (BatchNorm, TwoNorms, Codebook, SpectralNorm, ChangesInput,
+    LAYERS = (LaterBranch, BatchNorm, TwoNorms, Codebook, SpectralNorm, ChangesInput,
               ChangesAfterUse)
 
     class ReusesInput(Layer):
@@ -293,6 +321,10 @@ class SecondRunTest(unittest.TestCase):
     def test_what_would_be_wrong_silently_is_an_error(self):
         with self.assertRaisesRegex(RuntimeError, "again.. makes results from"):
             run(ReusesInput, "norms")
+        for way in ("whole stage", "layers", "two layers", "norms"):
+            with self.assertRaisesRegex(
+                    RuntimeError, "buffer 'table' in place"):
+                run(LaterInPlace, way)
         with self.assertRaisesRegex(RuntimeError, "x = x.clone"):
             run(SometimesChangesInput, "whole stage")
 

@@ -14,6 +14,7 @@ from torch import nn
 from pipeloom.execution.randomness import GeneratorState, Generators
 
 _Place = Tuple[nn.Module, str]
+_SMALL = 4096  # Elements; copies cost no more than a look at the values.
 
 
 class _Value(NamedTuple):
@@ -45,10 +46,35 @@ def _changed(place: _Place, before: _Value) -> bool:
     return now is not before.buffer or not torch.equal(now, before.values)
 
 
+class _Others:
+    """Buffers that have not changed so far."""
+
+    def __init__(self, module: nn.Module, known: Sequence[_Place]) -> None:
+        without = set(known)
+        self._before = [(p, buffer, buffer._version) for p in _places(module)
+                        if p not in without
+                        for buffer in (p[0]._buffers[p[1]],)
+                        if buffer is not None and not buffer.is_inference()]
+
+    def changed(self) -> List[_Place]:
+        """Returns those whose values have changed in place."""
+        return [place for place, buffer, version in self._before
+                if buffer._version != version]
+
+    def replaced(self) -> Dict[_Place, _Value]:
+        """Returns those in whose place there is another tensor by now."""
+        return {place: _Value(buffer, buffer)
+                for place, buffer, version in self._before
+                if place[0]._buffers[place[1]] is not buffer and
+                buffer._version == version}
+
+
 class Habits:
-    """Knows what modules change in their forwards. Buffers are looked at
-    in the first forward of a module, and when it goes from training to
-    evaluation or back: kernels change some without saying so."""
+    """Knows what modules change in their forwards. The values of buffers are
+    looked at in the first forward of a module, and when it goes from training
+    to evaluation or back: kernels change some without saying so. Small buffers
+    are taken to change at any time, as a module may have a branch that runs
+    later; others may be replaced, but a change in place is an error."""
 
     def __init__(self) -> None:
         # Indexed by module and whether it and those below it train.
@@ -68,8 +94,23 @@ class Habits:
         known = self._buffers.get(key)
         return (_places(module), key) if known is None else (known, None)
 
-    def learn(self, key: Any, changed: List[_Place]) -> None:
-        self._buffers[key] = changed
+    def learn(self, key: Any, values: Dict[_Place, _Value]) -> None:
+        """`values`: those of all buffers before the forward."""
+        self._buffers[key] = [
+            place for place, before in values.items()
+            if before.values.numel() <= _SMALL or _changed(place, before)]
+
+    def learn_late(self, module: nn.Module, part: Any, place: _Place) -> None:
+        """A buffer has changed in place for the first time. RuntimeError."""
+        key = module, part, tuple(m.training for m in module.modules())
+        self._buffers[key] = [*self._buffers[key], place]
+        owner, name = place
+        raise RuntimeError(
+            f"a {type(owner).__name__} that runs again for its backward has "
+            f"changed its buffer {name!r} in place, which it did not do when it "
+            "ran first, so that its second run would begin with other values: "
+            "replace the buffer in place of changing it (self."
+            f"{name} = self.{name} + change), or change it in all forwards")
 
     def copies(self, key: Any) -> Optional[bool]:
         """Whether a forward must get copies of its inputs, so that they are
@@ -144,10 +185,12 @@ class TwoRuns:
 
     @contextlib.contextmanager
     def _first(self) -> Iterator[None]:
-        watched = []
+        watched, others = [], []
         for module in self._modules:
             places, key = self._habits.buffers(module, self._part)
             watched.append((key, {p: _value(p) for p in places}))
+            if key is None:
+                others.append((module, _Others(module, places)))
             self._generators += self._habits.generators.states(module)
         training = tuple(m.training for module in self._modules
                          for m in module.modules())
@@ -156,9 +199,13 @@ class TwoRuns:
             yield
         for key, values in watched:
             if key is not None:
+                self._habits.learn(key, values)
                 values = {p: v for p, v in values.items() if _changed(p, v)}
-                self._habits.learn(key, list(values))
             self._before.update(values)
+        for module, its in others:
+            self._before.update(its.replaced())
+            for place in its.changed():
+                self._habits.learn_late(module, self._part, place)
 
     @contextlib.contextmanager
     def _second(self) -> Iterator[None]:

@@ -54,6 +54,7 @@ from pipeloom.execution.structure import PlanStructure
 from pipeloom.execution.tied import TiedWeights
 from pipeloom.execution.watch import Watch
 from pipeloom.execution.work_item import WorkItem
+from pipeloom.execution.wrappers import check_wrappers
 from pipeloom.loss import LossOver, check_over
 from pipeloom.plan import Plan
 from pipeloom.torch_agreement import (Agreement, agreement, of_first_rank,
@@ -122,10 +123,10 @@ class Executor:
     make apart (pipeloom.recompute; a layer without `operator_groups` is fully
     recomputed instead, which holds less and takes longer); and saved tensors in
     (pinned) host memory, with the plan's Offload and Fetch or from the
-    forward's end to the backward's begin. If a stage is any other module, it runs again or is
-    offloaded as a whole if the plan does that with any of its layers; when it
-    runs again, its backward needs as much memory at once as if all were kept,
-    which is more than the plan accounts for. What runs again finds random
+    forward's end to the backward's begin. If a stage is any other module, it
+    runs again or is offloaded as a whole if the plan does that with any of its
+    layers; when it runs again, its backward needs as much memory at once as if
+    all were kept, which is more than the plan accounts for. What runs again finds random
     numbers (of torch, Python and NumPy, and of generators that are attributes
     of a module) and buffers as they were, and counts in buffers (batch norm)
     once; it must not change the batch in place, which is an error where it is
@@ -152,14 +153,7 @@ class Executor:
         if isinstance(losses, str):
             raise ValueError(f"losses is {losses!r}; it must be a collection "
                              f"of names of modules, such as [{losses!r}]")
-        for stage, module in stages.items():
-            if any(isinstance(m, nn.parallel.DistributedDataParallel)
-                   for m in module.modules()):
-                raise ValueError(
-                    f"stages[{stage}] has a DistributedDataParallel, which "
-                    "averages gradients over the replicas in each backward, in "
-                    "an order that plans of replicas do not share; give the "
-                    "module inside, and add up gradients in reduce_fn")
+        check_wrappers(stages)
         self.stages = dict(stages)
         self.rank = rank
         self.device = torch.device(device)

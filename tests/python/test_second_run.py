@@ -181,8 +181,8 @@ if HAVE_TORCH:
 
     RANDOM = (PythonRandom, OwnPythonRandom, OwnTorchRandom, NumpyRandom,
               OwnNumpyRandom)
-    LAYERS = (LaterBranch, BatchNorm, TwoNorms, Codebook, SpectralNorm, ChangesInput,
-              ChangesAfterUse)
+    LAYERS = (LaterBranch, BatchNorm, TwoNorms, Codebook, SpectralNorm,
+              ChangesInput, ChangesAfterUse)
 
     class ReusesInput(Layer):
         """Changes in place what a part of it would be made again from."""

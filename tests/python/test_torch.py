@@ -355,8 +355,8 @@ def wrapped_stage(rank, world, port, queue, ordered):
         Executor({0: stage}, rank=rank, loss_fn=loss_of, ordered=ordered)
         queue.put((rank, "it was taken"))
     except ValueError as error:
-        queue.put((rank, 0.0 if "stages[0] has a DistributedDataParallel" in
-                   str(error) else str(error)))
+        said = "stages[0] has a module of DistributedDataParallel"
+        queue.put((rank, 0.0 if said in str(error) else str(error)))
     dist.destroy_process_group()
 
 

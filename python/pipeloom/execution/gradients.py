@@ -1,5 +1,5 @@
 """The norm of gradients over all stages of a pipeline."""
-from typing import Any, Collection, List
+from typing import Any, Collection, Dict, Iterable, List
 
 import torch
 import torch.distributed as dist
@@ -20,33 +20,73 @@ def words_of(tensor: torch.Tensor) -> torch.Tensor:
     return flat.view(_WORDS[flat.element_size()]).sum(dtype=torch.int64)
 
 
+def meshes_of(parameters: Iterable[nn.Parameter]) -> List[Any]:
+    """Returns the meshes of processes that divide some parameters, each once,
+    in an order that is the same on all of a mesh's processes."""
+    return list(dict.fromkeys(p.device_mesh for p in parameters
+                              if hasattr(p, "device_mesh")))
+
+
+def reduce_over(mesh: Any, value: torch.Tensor, op: Any) -> None:
+    """Reduces a value over all processes of a mesh."""
+    for dimension in range(mesh.ndim):
+        dist.all_reduce(value, op=op, group=mesh.get_group(dimension))
+
+
 def clip_grad_norm(parameters: List[nn.Parameter],
                    counted_elsewhere: Collection[nn.Parameter], max_norm: float,
-                   norm_type: float, group: Any, device: Any,
-                   replicas: Any = None) -> torch.Tensor:
+                   norm_type: float, group: Any, device: Any) -> torch.Tensor:
     """Does what torch.nn.utils.clip_grad_norm_ does, over all ranks of the
-    group and, of divided parameters, over `replicas`. `counted_elsewhere` are
-    scaled, but left out of the norm."""
+    group and, of divided parameters, over the processes that divide them.
+    `counted_elsewhere` are scaled, but left out of the norm."""
     if not norm_type > 0:
         raise ValueError(f"norm_type is {norm_type}; it must be above 0")
-    gradients = [local(p.grad) for p in parameters if p.grad is not None]
-    elsewhere = {id(p) for p in counted_elsewhere}
-    counted = [(local(p.grad), p) for p in parameters
-               if p.grad is not None and id(p) not in elsewhere]
-    norms = [torch.linalg.vector_norm(
-        g, norm_type, dtype=torch.promote_types(g.dtype, torch.float32)
-    ).double() for g, _ in counted if g.numel()]
     most = norm_type == float("inf")
-    every = torch.stack(norms) if norms else torch.zeros(
-        1, dtype=torch.float64, device=device)
-    shared = every.max() if most else (every ** norm_type).sum()
     combine = dist.ReduceOp.MAX if most else dist.ReduceOp.SUM
-    # Whole gradients are the same in all replicas.
-    if any(hasattr(p, "placements") for p in parameters):
-        dist.all_reduce(shared, op=combine, group=replicas)
+    elsewhere = {id(p) for p in counted_elsewhere}
+    # Indexed by mesh, None for whole parameters. All processes of a mesh reduce
+    # its terms, whatever gradients they have.
+    terms: Dict[Any, List[torch.Tensor]] = {None: []}
+    terms.update((mesh, []) for mesh in meshes_of(parameters))
+    gradients = []
+    for p in parameters:
+        if p.grad is None:
+            continue
+        gradients.append(local(p.grad))
+        if id(p) not in elsewhere and gradients[-1].numel():
+            terms[getattr(p, "device_mesh", None)].append(
+                _term(p.grad, norm_type, 1 if most else _equal(p)))
+    shared = torch.zeros((), dtype=torch.float64, device=device)
+    for mesh, its in terms.items():
+        every = torch.stack(its) if its else shared.new_zeros(1)
+        part = every.max() if most else every.sum()
+        if mesh is not None:
+            reduce_over(mesh, part, combine)
+        shared = torch.maximum(shared, part) if most else shared + part
     dist.all_reduce(shared, op=combine, group=group)
     norm = shared if most else shared ** (1.0 / norm_type)
     scale = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
     for gradient in gradients:
         gradient.mul_(scale.to(gradient.dtype))
     return norm
+
+
+def _term(gradient: torch.Tensor, norm_type: float,
+          equal: int) -> torch.Tensor:
+    """Returns what a gradient adds to the power of the norm on each of `equal`
+    processes that have the same part of it; with the maximum norm, its norm."""
+    own = local(gradient)
+    norm = torch.linalg.vector_norm(
+        own, norm_type, dtype=torch.promote_types(own.dtype, torch.float32)
+    ).double()
+    return norm if norm_type == float("inf") else norm ** norm_type / equal
+
+
+def _equal(parameter: nn.Parameter) -> int:
+    """Returns how many processes have the same part of a parameter."""
+    count = 1
+    for dimension, placement in enumerate(getattr(parameter, "placements", ())):
+        if placement.is_replicate():
+            count *= parameter.device_mesh.size(  # type: ignore[attr-defined]
+                dimension)
+    return count

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional
 import torch
 import torch.distributed as dist
 
-from pipeloom.execution.gradients import local
+from pipeloom.execution.gradients import local, meshes_of, reduce_over
 
 if TYPE_CHECKING:
     from pipeloom.torch import Executor
@@ -132,6 +132,8 @@ class LossScaler:
     @staticmethod
     def _on_all(executor: "Executor", finite: bool) -> bool:
         flag = torch.tensor([int(finite)], device=executor._check_on)
+        for mesh in meshes_of(executor.parameters()):
+            reduce_over(mesh, flag, dist.ReduceOp.MIN)
         dist.all_reduce(flag, op=dist.ReduceOp.MIN, group=executor._group)
         if executor._replicas is not None:
             dist.all_reduce(flag, op=dist.ReduceOp.MIN,

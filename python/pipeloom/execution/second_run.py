@@ -107,8 +107,8 @@ class Habits:
         owner, name = place
         raise RuntimeError(
             f"a {type(owner).__name__} that runs again for its backward has "
-            f"changed its buffer {name!r} in place, which it did not do when it "
-            "ran first, so that its second run would begin with other values: "
+            f"changed its buffer {name!r} in place, which it did not do when "
+            "it ran first, so that its second run would begin with other values: "
             "replace the buffer in place of changing it (self."
             f"{name} = self.{name} + change), or change it in all forwards")
 

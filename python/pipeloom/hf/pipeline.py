@@ -285,8 +285,7 @@ class Pipeline:
         return clip_grad_norm(
             list(self.parameters()),
             [] if self._tied_again is None else [self._tied_again], max_norm,
-            norm_type, self._group, self.family.skeleton.device,
-            self._replicas.group if self._replicas is not None else None)
+            norm_type, self._group, self.family.skeleton.device)
 
     def sizes(self, sample: Sample) -> Any:
         """Returns the pipeloom.Sample to submit for a sample."""

@@ -77,7 +77,7 @@ class Executor:
     step.
 
     loss_fn    returns the mean loss of a sub-microbatch, on the last stage of
-               a module with a loss
+               a module with a loss; an nn.Module if it has parameters to train
     loss_over  what the means of loss_fn are over: "text" (the text tokens that
                Microbatch.loss_weight counts), "tokens" (all that the module
                works on, images and text alike) or "instances"; a dict: by the
@@ -126,11 +126,11 @@ class Executor:
     forward's end to the backward's begin. If a stage is any other module, it
     runs again or is offloaded as a whole if the plan does that with any of its
     layers; when it runs again, its backward needs as much memory at once as if
-    all were kept, which is more than the plan accounts for. What runs again finds random
-    numbers (of torch, Python and NumPy, and of generators that are attributes
-    of a module) and buffers as they were, and counts in buffers (batch norm)
-    once; it must not change the batch in place, which is an error where it is
-    seen. loss_fn may run again, too.
+    all were kept, which is more than the plan accounts for. What runs again
+    finds random numbers (of torch, Python and NumPy, and of generators that are
+    attributes of a module) and buffers as they were, and counts in buffers
+    (batch norm) once; it must not change the batch in place, which is an error
+    where it is seen. loss_fn may run again, too.
     """
 
     def __init__(self, stages: Mapping[int, nn.Module], *, rank: int,
@@ -257,15 +257,19 @@ class Executor:
         return step.run()
 
     def parameters(self) -> List[nn.Parameter]:
-        """Returns those of this rank's stages, each once."""
+        """Returns those of this rank's stages, and of loss_fn if that is a
+        module, each once."""
+        modules = [*self.stages.values()]
+        if isinstance(self._loss_fn, nn.Module):
+            modules.append(self._loss_fn)
         return list(dict.fromkeys(
-            p for stage in self.stages.values() for p in stage.parameters()))
+            p for module in modules for p in module.parameters()))
 
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0, *,
                         counted_elsewhere: Collection[nn.Parameter] = ()
                         ) -> torch.Tensor:
-        """Scales gradients down to a norm of at most `max_norm` over the stages
-        of all ranks, and returns the norm before that;
+        """Scales gradients down to a norm of at most `max_norm` over the
+        parameters() of all ranks, and returns the norm before that;
         torch.nn.utils.clip_grad_norm_ would see those of one rank. All ranks of
         the group must call it, after run() or in reduce_fn, when gradients are
         whole. `counted_elsewhere`: parameters that another rank has as well,

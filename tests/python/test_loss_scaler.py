@@ -160,11 +160,61 @@ def train(rank):
     return wrong
 
 
+def train_loss(rank):
+    """A loss with a parameter: as an nn.Module, and as a function."""
+    class Loss(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.factor = nn.Parameter(torch.ones(()))
+
+        def forward(self, output, item):
+            return (output * self.factor).square().mean()
+
+    plan = static_plan(STAGES, (), [
+        Microbatch((m,), 1 / BLOCKS, (SubMicrobatch(0),))
+        for m in range(BLOCKS)], ("text",))
+    part, loss = build()[rank], Loss()
+    scaler = LossScaler(1024.0)
+    executor = Executor({rank: part}, rank=rank, loss_fn=loss, scaler=scaler)
+    executor.run(plan, batch())
+    scaler.unscale_()
+    factor = None if loss.factor.grad is None else float(loss.factor.grad)
+    norm = float(executor.clip_grad_norm_(1e9))
+    scaler = LossScaler(1024.0)
+    Executor({rank: part}, rank=rank, scaler=scaler,
+             loss_fn=lambda *given: loss(*given)).run(plan, batch())
+    try:
+        scaler.step(torch.optim.SGD([*part.parameters(), *loss.parameters()],
+                                    lr=0.1) if rank else None)
+        said = ""
+    except ValueError as error:
+        said = str(error)
+    if said:  # The other rank waits for this one.
+        scaler.step(None)
+    return factor, norm, said
+
+
 @unittest.skipUnless(AVAILABLE, "torch, grpcio or protobuf is missing")
 class LossScalerTest(unittest.TestCase):
 
     def test_all_ranks_step_or_none_does(self):
         self.assertEqual(run_ranks(2, train), {0: [], 1: []})
+
+    def test_the_parameters_of_a_loss_are_unscaled(self):
+        parts = build()
+        factor = torch.ones((), requires_grad=True)
+        for x in batch():
+            for part in parts:
+                x = Half.apply(part.linear(Half.apply(x)))
+            ((x * factor).square().mean() / BLOCKS).backward()
+        norm = torch.nn.utils.clip_grad_norm_(
+            [factor, *(p for part in parts for p in part.parameters())], 1e9)
+        results = run_ranks(2, train_loss)
+        self.assertEqual(results[0][::2], (None, ""))
+        self.assertAlmostEqual(results[1][0] / float(factor.grad), 1.0, 2)
+        for _, got, _ in results.values():
+            self.assertAlmostEqual(got / float(norm), 1.0, 2)
+        self.assertIn("a parameter of shape () that no stage", results[1][2])
 
     def test_what_cannot_be_is_refused(self):
         for options, name in (({"init_scale": 0.0}, "init_scale"),

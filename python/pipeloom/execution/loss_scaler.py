@@ -90,7 +90,10 @@ class LossScaler:
 
     def step(self, optimizer: Optional[torch.optim.Optimizer]) -> bool:
         """Steps the optimizer if all gradients are finite, and chooses the next
-        scale. Returns whether it has stepped."""
+        scale. Returns whether it has stepped. ValueError: the optimizer has a
+        gradient that is not one of Executor.parameters(), and is scaled."""
+        if self._executor is not None and optimizer is not None:
+            self._check_known(self._executor, optimizer)
         self.unscale_()
         stepped, self._finite = bool(self._finite), None
         if stepped:
@@ -114,6 +117,20 @@ class LossScaler:
         self.scale = float(state["scale"])
         self._in_a_row = int(state["in_a_row"])
         self.skipped = int(state["skipped"])
+
+    @staticmethod
+    def _check_known(executor: "Executor",
+                     optimizer: torch.optim.Optimizer) -> None:
+        known = set(executor.parameters())
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                if p.grad is not None and p not in known:
+                    raise ValueError(
+                        f"the optimizer has a parameter of shape "
+                        f"{tuple(p.shape)} that no stage of the Executor has, "
+                        "so that its gradient would stay multiplied by the "
+                        "scale: let it be in a stage, or in a loss_fn that is "
+                        "an nn.Module")
 
     @staticmethod
     def _gradients(executor: "Executor") -> List[torch.Tensor]:

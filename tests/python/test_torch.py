@@ -23,7 +23,7 @@ try:
 except ImportError:
     HAVE_GRPC = False
 
-from gloo_ranks import free_port  # noqa: E402
+from gloo_ranks import free_port, run_ranks  # noqa: E402
 
 if HAVE_TORCH and HAVE_GRPC:
     from pipeloom import static_schedule as sp
@@ -360,6 +360,50 @@ def wrapped_stage(rank, world, port, queue, ordered):
     dist.destroy_process_group()
 
 
+def shared_output(changes):
+    """Returns the work of a rank: an encoder feeds two modules, the first of
+    which changes its input in place, or a copy of it."""
+    class Part(nn.Module):
+        def __init__(self, name):
+            super().__init__()
+            self.name = name
+            self.linear = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x, item):
+            if x is None:
+                return self.linear(item.batch)
+            x = x["vision"][0]
+            if self.name == "audio":
+                x = x if changes else x.clone()
+                x += 1.0
+            return self.linear(x)
+
+    def work(rank):
+        names = ("vision", "audio", "text")
+        torch.manual_seed(0)
+        parts = [Part(name) for name in names]
+        stages = [sp.Stage(0, 0, 1, 0), sp.Stage(1, 0, 1, 0),
+                  sp.Stage(2, 0, 1, 1)]
+        plan = sp.static_plan(
+            stages, ((0, 1), (0, 2)), [Microbatch((0,), 1.0, tuple(
+                SubMicrobatch(m, 0, 0, 1) for m in range(3)))], names)
+        mine = {i: parts[i] for i, s in enumerate(stages) if s.rank == rank}
+        batch = torch.ones(2, WIDTH)
+        try:
+            result = Executor(mine, rank=rank, loss_fn=lambda y, _: y.square(
+            ).mean()).run(plan, batch)
+        except RuntimeError as error:
+            return str(error)
+        total = torch.tensor([result.loss])
+        dist.all_reduce(total)
+        vision = parts[0].linear(batch)
+        wanted = (parts[1].linear(vision + 1.0).square().mean() +
+                  parts[2].linear(vision).square().mean())
+        return abs(float(total - wanted.detach()))
+
+    return work
+
+
 def run_world(world, ordered, work=worker):
     context = mp.get_context("fork")
     queue = context.Queue()
@@ -412,6 +456,14 @@ class ExecutorTest(unittest.TestCase):
 
     def test_stages_that_average_gradients_themselves_are_refused(self):
         self.assertEqual(run_world(1, False, wrapped_stage), {0: 0.0})
+
+    def test_an_input_that_others_take_is_not_changed_in_place(self):
+        results = run_ranks(2, shared_output(changes=True))
+        self.assertIn("stage 1 of audio has changed its input in place, the "
+                      "output of vision that other modules take", results[0])
+        self.assertIn("rank 0", results[1])
+        for off in run_ranks(2, shared_output(changes=False)).values():
+            self.assertLess(off, 1e-6)
 
     def test_each_rank_meets_each_other_once(self):
         for size in range(1, 10):

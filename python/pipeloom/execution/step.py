@@ -358,8 +358,12 @@ class Step:
                 structure.backward_of[t], ())}
         kept = _Kept(self._item(t))
         inputs = {}
+        shared = []  # With the tensor's version, to see changes in place.
         for e in structure.inputs.get(t, ()):
             inputs[e] = self.values[e].detach()
+            if (plan.edges[e].source in structure.shared and
+                    not inputs[e].is_inference()):
+                shared.append((e, inputs[e], inputs[e]._version))
             if e in wanted:  # Ids and masks have no gradient, but zeros.
                 kept.leaves[e] = inputs[e].new_zeros(1).expand(
                     inputs[e].shape).requires_grad_(_can_have(inputs[e]))
@@ -390,6 +394,15 @@ class Step:
             self._call(t, kept, inputs, choice if by_layer else ())
             if kept.host is not None and t not in self.copied:
                 kept.host.leave()
+        for e, tensor, version in shared:
+            if tensor._version != version:
+                source = plan.tasks[plan.edges[e].source]
+                raise RuntimeError(
+                    f"stage {plan.tasks[t].stage} of {kept.item.module} has "
+                    "changed its input in place, the output of "
+                    f"{plan.module_names[source.module]} that other modules "
+                    "take, too: change a copy (x = x.clone())")
+        del shared
         for loss, weight in kept.losses:
             self.result.loss += weight * float(loss.detach())
         for e, view in kept.outputs.items():

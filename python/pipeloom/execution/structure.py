@@ -62,6 +62,9 @@ class PlanStructure:
                     (e, between[pair]))
                 self.gradients_in.setdefault(edge.target, []).append(
                     (e, between[pair]))
+        # Forwards whose outputs stages of several modules take.
+        self.shared = {t for t, edges in self.outputs.items() if len(
+            {plan.tasks[plan.edges[e].target].stage for e in edges}) > 1}
         for edges in list(self.inputs.values()) + list(self.outputs.values()):
             edges.sort(key=lambda e: (
                 plan.edges[e].source, plan.edges[e].target))

@@ -157,6 +157,39 @@ class CaptureTest(unittest.TestCase):
                 self.assertEqual(got.layers[0].flops, (float(flops), 0.0))
                 self.assertEqual(got.layers[0].hidden, 12)
 
+    def test_recurrent_layers_and_products_of_other_kinds(self):
+        class Recurrent(nn.Module):
+            def __init__(self, kind):
+                super().__init__()
+                self.layer = kind(WIDTH, WIDTH, batch_first=True)
+
+            def forward(self, x):
+                return self.layer(x)[0]
+
+        weight = nn.Parameter(torch.randn(WIDTH, WIDTH))
+        square = 2.0 * WIDTH * WIDTH
+        cases = ((Recurrent(nn.LSTM), 8 * square),
+                 (Recurrent(nn.GRU), 6 * square),
+                 (lambda x: nn.functional.bilinear(
+                     x, x, weight.expand(3, WIDTH, WIDTH)), 3 * square),
+                 (lambda x: torch.mv(x.reshape(-1, WIDTH), weight[0]
+                                     ).reshape(*x.shape[:2], 1), 2.0 * WIDTH),
+                 (lambda x: torch.addbmm(
+                     torch.zeros(x.shape[1], WIDTH), x,
+                     weight.expand(len(x), WIDTH, WIDTH)), square))
+        for layer, flops in cases:
+            got = capture.module("text", [layer], rows, [(64, 1), (128, 1)])
+            self.assertAlmostEqual(got.layers[0].flops[0] / flops, 1.0)
+
+    def test_what_is_not_counted_is_named(self):
+        got = capture.module(
+            "text", [lambda x: torch.fft.irfft(torch.fft.rfft(x, dim=1), dim=1),
+                     lambda x: torch.cdist(x, x)], rows, SIZES)
+        self.assertTrue({"aten::_fft_r2c", "aten::_fft_c2r"} <=
+                        set(got.uncounted))
+        self.assertTrue(any("dist" in name for name in got.uncounted))
+        self.assertIn("Operations are not counted of aten::", str(got))
+
     def test_structures_shared_and_frozen_parameters(self):
         first, second, third = Masked(), Masked(), Masked()
         second.linear.weight = first.linear.weight

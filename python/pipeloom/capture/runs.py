@@ -15,6 +15,13 @@ _CONVOLUTIONS = ("convolution", "convolution_overrideable",
                  "mkldnn_convolution", "cudnn_convolution", "miopen_convolution")
 
 
+# Names of torch's operators whose operations are not those of their results,
+# and are not counted.
+_UNCOUNTED = ("_fft_", "_cdist", "_euclidean_dist", "_pdist", "_linalg",
+              "linalg_", "cholesky", "lu_", "triangular_solve", "_transformer_",
+              "_native_multi_head", "_scaled_grouped_mm", "miopen_rnn")
+
+
 @dataclasses.dataclass
 class Seen:
     """A layer at one size: rows and width of its output, operations of its
@@ -193,9 +200,9 @@ def _bytes_at_16_bits(tensor: torch.Tensor) -> float:
 
 
 class _Counter(TorchDispatchMode):  # type: ignore[misc]
-    """Counts the operations of matrix products, attention and convolutions: two
-    for a multiplication and an addition. Attention counts whole, whatever its
-    mask."""
+    """Counts the operations of matrix products, attention, convolutions and
+    recurrent layers: two for a multiplication and an addition. Attention counts
+    whole, whatever its mask."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -207,7 +214,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[misc]
         out = func(*args, **(kwargs or {}))
         space, _, rest = str(func).partition(".")
         name = rest.partition(".")[0]
-        if space == "aten":
+        if space == "aten" and not name.startswith(_UNCOUNTED):
             self.flops += _flops(name, args, out)
         elif space not in ("prim", "prims", "profiler"):
             self.uncounted.add(f"{space}::{name}")
@@ -215,10 +222,25 @@ class _Counter(TorchDispatchMode):  # type: ignore[misc]
 
 
 def _flops(name: str, args: Any, out: Any) -> float:
-    if name in ("mm", "bmm", "linear", "mkldnn_linear"):
+    if name in ("mm", "bmm", "linear", "mkldnn_linear", "_int_mm", "_scaled_mm",
+                "_grouped_mm"):
+        out = out[0] if isinstance(out, tuple) else out
         return 2.0 * out.numel() * args[0].shape[-1]
     if name in ("addmm", "baddbmm"):
         return 2.0 * out.numel() * args[1].shape[-1]
+    if name in ("mv", "dot", "vdot"):
+        return 2.0 * args[0].numel()
+    if name == "addmv":
+        return 2.0 * args[1].numel()
+    if name == "addbmm":
+        return 2.0 * args[1].numel() * args[2].shape[-1]
+    if name == "_trilinear":  # nn.Bilinear: rows by each element of the weight.
+        return 2.0 * args[0].shape[0] * args[1].numel()
+    if name in ("mkldnn_rnn_layer", "_cudnn_rnn"):
+        # All weights of cuDNN in one list, the two of a oneDNN layer apart.
+        weights = args[1] if name == "_cudnn_rnn" else args[1:3]
+        return (2.0 * args[0][..., 0].numel() *
+                sum(w.numel() for w in weights if w.dim() == 2))
     if name in _CONVOLUTIONS:
         transposed = name.startswith("convolution") and args[6]
         return (2.0 * (args[0] if transposed else out).numel() *

@@ -32,7 +32,7 @@ absl::Status NoSuchTask(const Key& key, absl::string_view where) {
   const auto& [module, stage, microbatch, sub, pass] = key;
   return absl::InvalidArgumentError(absl::StrFormat(
       "%c of %s, stage %d, microbatch %d, sub-microbatch %d, is only in %s; a "
-      "trace must be of the job's first step, with the same batch and "
+      "trace must be of a step of the job, with the same batch and "
       "partition (--partition FILE)",
       PassLetter(pass), module, stage, microbatch, sub, std::string(where)));
 }

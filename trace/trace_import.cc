@@ -256,6 +256,7 @@ absl::StatusOr<ImportedStep> ImportTrace(
       OneIteration(std::move(events.tasks), iteration, &step.iterations));
   const std::vector<TraceTask>& tasks = chosen.tasks;
   iteration = chosen.index;
+  if (chosen.step >= 0) step.number = chosen.step;
   PIPELOOM_ASSIGN_OR_RETURN(const auto inputs, Inputs(tasks));
 
   // Ranks are numbered without gaps.

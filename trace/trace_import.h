@@ -24,6 +24,7 @@
 #define PIPELOOM_TRACE_TRACE_IMPORT_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,8 +48,9 @@ struct ImportedStep {
   // The median time between two tasks of a rank when there is nothing to wait
   // for: launches, copies, the trainer's own code.
   IdVector<RankId, Duration> handover{};
-  int64_t events = 0;      // Number of events in the files.
-  int32_t iterations = 0;  // Number of steps in the files.
+  std::optional<int32_t> number{};  // The training's step, if tasks say it.
+  int64_t events = 0;               // Number of events in the files.
+  int32_t iterations = 0;           // Number of steps in the files.
 };
 
 // Imports one step. `iteration` counts from 0; -1: the last complete one.

@@ -6,18 +6,24 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "cli/console/study_context.h"
 #include "cli/input/learned_file.h"
 #include "emulator/calibration/cost_learner.h"
 #include "partition/batching/batch_split.h"
 #include "planner/strategies/registry.h"
 #include "planner/strategy.h"
+#include "studies/job/job_input.h"
 #include "studies/job/planned_step.h"
+#include "studies/job/study_context.h"
 #include "trace/measured_costs.h"
 #include "trace/trace_files.h"
 #include "trace/trace_import.h"
 
 namespace pipeloom::cli {
 namespace {
+
+// A batch that is shuffled has no last step.
+constexpr int32_t kMaxStep = 10'000;
 
 absl::StatusOr<emulator::CostLearner> LearnWith(
     const StageGraph& measured, const studies::JobInput& input,
@@ -37,6 +43,29 @@ absl::StatusOr<emulator::CostLearner> LearnWith(
                                microbatches);
 }
 
+// Returns the samples of the step that the trace says it is of; those of the
+// first step if it says none, or the batch ends before it, as does a batch of
+// the measured step alone.
+absl::StatusOr<partition::PackedStep> StepOf(const trace::ImportedStep& trace,
+                                             const studies::JobInput& input,
+                                             const Context& context) {
+  const int32_t number = trace.number.value_or(0);
+  studies::StudyContext quiet = StudyContextOf(context);
+  quiet.warn = nullptr;
+  if (number > 0 && number < kMaxStep) {
+    auto steps = studies::PackSteps(input, number + 1, quiet);
+    if (steps.ok()) return std::move(steps->back());
+  }
+  if (number > 0) {
+    context.warn(absl::StrFormat(
+        "note: --costs-from: the trace is of step %d, which the batch %s does "
+        "not reach; it is taken to be of the batch's first step",
+        number, input.batch_name));
+  }
+  PIPELOOM_ASSIGN_OR_RETURN(auto steps, studies::PackSteps(input, 1, quiet));
+  return std::move(steps.front());
+}
+
 std::string FactorWords(const emulator::CostLearner& learned,
                         const ModelSpec& model) {
   std::string words;
@@ -54,9 +83,10 @@ std::string FactorWords(const emulator::CostLearner& learned,
 void AppendMeasuredFlags(MeasuredFlags* values, std::vector<Flag>* flags) {
   flags->push_back({"learned", &values->learned, "FILE",
                     "price tasks as `run --learn` has measured them"});
-  flags->push_back({"costs-from", &values->traces, "TRACE,...",
-                    "price them as in these traces of the job's first step; "
-                    "files, one a rank or one for all, or a folder"});
+  flags->push_back(
+      {"costs-from", &values->traces, "TRACE,...",
+       "price them as in these traces of a step of the job; files, "
+       "one a rank or one for all, or a folder"});
 }
 
 absl::Status ApplyMeasured(const MeasuredFlags& flags,
@@ -78,9 +108,8 @@ absl::Status ApplyMeasured(const MeasuredFlags& flags,
                             trace::OpenTraces(flags.traces));
   PIPELOOM_ASSIGN_OR_RETURN(const trace::ImportedStep step,
                             trace::ImportTrace(sources));
-  PIPELOOM_ASSIGN_OR_RETURN(
-      const auto packed,
-      partition::PackStep(input.job, input.batch, /*first_sample=*/0));
+  PIPELOOM_ASSIGN_OR_RETURN(const partition::PackedStep packed,
+                            StepOf(step, input, context));
   const emulator::StageCostModel priced(input.job, studies::CostsOf(input));
   // No measured step was run with a partition that is yet to be searched.
   PartitionFlags of_trace = partition;

@@ -21,10 +21,10 @@ struct MeasuredFlags {
 };
 void AppendMeasuredFlags(MeasuredFlags* values, std::vector<Flag>* flags);
 
-// Corrects `costs` as the flags say. A trace is taken for the job's first step
-// with the partition of --partition FILE or dip, else of `schedule`, else of
-// the first other strategy that fits. Prints the result to stderr. REQUIRES:
-// `costs` was not used yet.
+// Corrects `costs` as the flags say. A trace is taken for the step of the job
+// that it names, else for its first, with the partition of --partition FILE or
+// dip, else of `schedule`, else of the first other strategy that fits. Prints
+// the result to stderr. REQUIRES: `costs` was not used yet.
 absl::Status ApplyMeasured(const MeasuredFlags& flags,
                            const studies::JobInput& input,
                            const std::string& schedule,

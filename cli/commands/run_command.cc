@@ -194,8 +194,8 @@ class RunCommand : public Command {
                     : MakeServiceFeed(source_, service_, args, steps_, repeat_,
                                       context, &counts_));
     }
-    emulator::CostLearner learned;
-    emulator::CostLearner applied;
+    LearnedFile learned;
+    LearnedFile applied;
     if (!source_.learned.empty() && ranks.leads()) {
       PIPELOOM_ASSIGN_OR_RETURN(applied, ReadLearned(source_.learned));
     }
@@ -219,11 +219,12 @@ class RunCommand : public Command {
             if (!ranks.leads()) return absl::OkStatus();
             if (i + 1 == Early()) memory_early_ = ResidentMemory();
             if (!learn_.empty()) {
+              if (!plan->job.empty()) learned.jobs.insert(plan->job);
               const absl::Status status =
-                  learned
+                  learned.costs
                       .Learn(plan->graph,
                              runtime::WithTimesSpent(plan->graph, trace),
-                             applied.Factors(
+                             applied.costs.Factors(
                                  plan->graph.module_names(),
                                  emulator::CostLearner::kMaxCorrection))
                       .status();
@@ -241,7 +242,7 @@ class RunCommand : public Command {
     }
     if (!ranks.leads()) return absl::OkStatus();
     if (!learn_.empty()) {
-      PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(learn_, learned.ToString()));
+      PIPELOOM_RETURN_IF_ERROR(WriteLearned(learn_, learned));
     }
     const ExecutionPlan& plan = *group.plan;
     const StepTrace& median = Median(group.runs);

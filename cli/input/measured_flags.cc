@@ -99,7 +99,7 @@ absl::Status ApplyMeasured(const MeasuredFlags& flags,
   if (flags.traces.empty()) {
     PIPELOOM_RETURN_IF_ERROR(ApplyLearned(flags.learned, costs));
     return CheckLearned(flags.learned, emulator::CostLearner::kMaxCorrection,
-                        input.job.model, context);
+                        input.job, context);
   }
   if (!flags.learned.empty()) {
     return UsageError("--learned and --costs-from: give one of them");

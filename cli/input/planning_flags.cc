@@ -170,8 +170,7 @@ absl::StatusOr<studies::JobInput> ReadPlannedJob(const std::string& job,
 absl::StatusOr<std::unique_ptr<planner::JobPlanner>> MakePlanner(
     const studies::JobInput& input, const PlanningFlags& flags,
     const std::string& learned, const Context& context, double most) {
-  PIPELOOM_RETURN_IF_ERROR(
-      CheckLearned(learned, most, input.job.model, context));
+  PIPELOOM_RETURN_IF_ERROR(CheckLearned(learned, most, input.job, context));
   const std::string strategy = flags.strategy.value_or("");
   PIPELOOM_ASSIGN_OR_RETURN(
       const std::string source,

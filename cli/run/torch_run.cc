@@ -194,9 +194,9 @@ class Leader {
     // Uses the planned tasks, whose times are the job's own.
     if (!run_.learn.empty()) {
       PIPELOOM_RETURN_IF_ERROR(
-          learned_
+          learned_.costs
               .Learn(planned_.graph, trace,
-                     applied_.Factors(planned_.graph.module_names()))
+                     applied_.costs.Factors(planned_.graph.module_names()))
               .status());
     }
     const auto ratio = [](Duration measured, Duration predicted) {
@@ -253,7 +253,8 @@ class Leader {
           MeanPercent(first_errors_)));
     }
     if (run_.learn.empty()) return absl::OkStatus();
-    return WriteFileAtomically(run_.learn, learned_.ToString());
+    learned_.jobs.insert(input_.job.name);
+    return WriteLearned(run_.learn, learned_);
   }
 
  private:
@@ -299,8 +300,8 @@ class Leader {
   ExecutionPlan planned_{};
   TorchTimes times_{};
   std::optional<TorchTimes::Prediction> predicted_{};
-  emulator::CostLearner learned_{};
-  emulator::CostLearner applied_{};
+  LearnedFile learned_{};
+  LearnedFile applied_{};
   // The times as learned from the first steps alone.
   TorchTimes first_times_{};
   std::optional<TorchTimes::Prediction> first_predicted_{};

@@ -107,9 +107,8 @@ absl::StatusOr<ReadyJob> MakeReady(
   ready.costs = std::make_unique<emulator::StageCostModel>(
       input.job, studies::CostsOf(input));
   PIPELOOM_RETURN_IF_ERROR(cli::ApplyLearned(learned, ready.costs.get()));
-  PIPELOOM_RETURN_IF_ERROR(
-      cli::CheckLearned(learned, emulator::CostLearner::kMaxCorrection,
-                        input.job.model, context));
+  PIPELOOM_RETURN_IF_ERROR(cli::CheckLearned(
+      learned, emulator::CostLearner::kMaxCorrection, input.job, context));
   PIPELOOM_ASSIGN_OR_RETURN(
       ready.prepared,
       cli::PrepareForTrainer(input, packed, *ready.costs, planning.partition,

@@ -2,10 +2,10 @@
 #include <filesystem>
 #include <fstream>
 #include <regex>
-#include <sstream>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "cli/input/learned_file.h"
 #include "emulator/calibration/cost_learner.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -82,11 +82,9 @@ TEST_F(LearnedTest, ALateRankDoesNotChangeWhatTheSyntheticDeviceTeaches) {
                                       absl::StrCat(scale), "--learn", path});
     ASSERT_EQ(run.code, 0) << run.err;
   }
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  const auto learned = emulator::CostLearner::Parse(text.str());
-  ASSERT_TRUE(learned.ok()) << learned.status();
+  const auto file = ReadLearned(path);
+  ASSERT_TRUE(file.ok()) << file.status();
+  const emulator::CostLearner* learned = &file->costs;
   for (const char* module : {"vision_encoder", "backbone"}) {
     for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
       EXPECT_GT(learned->Tasks(module, pass), 0);
@@ -149,6 +147,32 @@ TEST_F(LearnedTest, AFileOfAnotherModelIsRefusedAndOneOfAPartIsNoted) {
   EXPECT_THAT(notes, HasSubstr("no times of vision_encoder were measured"));
   StepTime({"--learned", WriteFactor("both.txt", 2)}, &notes);
   EXPECT_THAT(notes, Not(HasSubstr("were measured;")));
+}
+
+TEST_F(LearnedTest, AFileOfAnotherJobWithEqualModulesIsNoted) {
+  const std::string path = Path("seen.txt");
+  ASSERT_EQ(OfJob("run", {"--time-scale", "1e-4", "--learn", path}).code, 0);
+  std::string notes;
+  StepTime({"--learned", path}, &notes);
+  EXPECT_THAT(notes, Not(HasSubstr("measured on")));
+  const Args other = {
+      "plan",          "dip-vlm-m", "--batch",        "image_text",
+      "--replicas",    "1",         "--microbatches", "2",
+      "--evaluations", "10",        "--learned",      path};
+  const Outcome noted = Pipeloom(other);
+  ASSERT_EQ(noted.code, 0) << noted.err;
+  EXPECT_THAT(noted.err,
+              HasSubstr("seen.txt: it was measured on dip-vlm-s, and "
+                        "this job is dip-vlm-m"));
+  // A file that both have taught is of both.
+  ASSERT_EQ(Pipeloom({"run", "dip-vlm-m", "--batch", "image_text", "--replicas",
+                      "1", "--microbatches", "2", "--evaluations", "10",
+                      "--time-scale", "1e-4", "--learn", path})
+                .code,
+            0);
+  EXPECT_THAT(Pipeloom(other).err, Not(HasSubstr("measured on")));
+  EXPECT_THAT(ReadLearned(path)->jobs,
+              ::testing::ElementsAre("dip-vlm-m", "dip-vlm-s"));
 }
 
 TEST_F(LearnedTest, AStepAsPricedHasNoNoteOnItsMfu) {

@@ -29,6 +29,7 @@ constexpr Decoder kDecoders[] = {
     {"glm4v_moe_text", ReadGlm4MoeText},
     {"gpt_oss", ReadGptOss},
     {"granite", ReadLlama},
+    {"granitemoehybrid", ReadGraniteMoeHybrid, ""},
     {"internlm2", ReadInternLm2},
     {"kimi_k2", ReadDeepSeekV3},
     {"llama", ReadLlama},

@@ -1,9 +1,11 @@
 #include "formats/model_config/hybrid_decoders.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "formats/model_config/decoder_shape.h"
 #include "formats/model_config/mixture_decoders.h"
@@ -20,27 +22,30 @@ constexpr char kAttention = '*';
 constexpr char kFeedForward = '-';
 constexpr char kExpertsOf = 'E';
 
-// Returns a letter for each layer: those of a pattern, or of a list of names.
-std::string ReadPattern(const ConfigNode& config) {
+// Returns a letter for each item of a list of names; none without the list.
+std::string ReadTypes(const ConfigNode& config, const char* field) {
   static constexpr std::pair<absl::string_view, char> kNames[] = {
       {"mamba", kStateSpace},    {"linear_attention", kStateSpace},
       {"attention", kAttention}, {"full_attention", kAttention},
       {"mlp", kFeedForward},     {"moe", kExpertsOf}};
   std::string pattern;
-  if (const auto names = config.Texts("layers_block_type"); !names.empty()) {
-    for (const std::string& type : names) {
-      char letter = 0;
-      for (const auto& [name, of] : kNames) letter = name == type ? of : letter;
-      if (letter == 0) {
-        config.Fail("layers_block_type",
-                    absl::StrFormat("has \"%s\"; its items must be mamba, "
-                                    "attention, mlp or moe",
-                                    type));
-      }
-      pattern.push_back(letter);
+  for (const std::string& type : config.Texts(field)) {
+    char letter = 0;
+    for (const auto& [name, of] : kNames) letter = name == type ? of : letter;
+    if (letter == 0) {
+      config.Fail(field, absl::StrFormat("has \"%s\"; its items must be mamba, "
+                                         "attention, mlp or moe",
+                                         type));
     }
-    return pattern;
+    pattern.push_back(letter);
   }
+  return pattern;
+}
+
+// Returns a letter for each layer: those of a pattern, or of a list of names.
+std::string ReadPattern(const ConfigNode& config) {
+  std::string pattern = ReadTypes(config, "layers_block_type");
+  if (!pattern.empty()) return pattern;
   const std::string text = config.Text("hybrid_override_pattern");
   if (text.empty()) {
     config.notes().Miss(config.Path("hybrid_override_pattern"));
@@ -68,29 +73,67 @@ std::string ReadPattern(const ConfigNode& config) {
   return pattern;
 }
 
-LayerSpec StateSpaceLayer(const ConfigNode& config, int64_t hidden) {
-  LayerSpec layer = TransformerLayer("state_space", hidden, {}, {}, {}, hidden);
-  StateSpaceSpec& s = layer.state_space;
-  s.heads = config.Int("mamba_num_heads", kHeads, 128);
-  s.head_dim = config.Int("mamba_head_dim", kHeads, 64);
-  s.state_dim = config.Int("ssm_state_size", kHeads, 128);
-  s.groups = config.Int("n_groups", kHeads, 8);
-  s.kernel = config.Int("conv_kernel", kKernel, 4);
-  s.chunk = config.Int("chunk_size", kChunk, 128);
+// The names of a state space's fields in a configuration, and their defaults.
+struct StateSpaceFields {
+  const char* heads = "";
+  const char* head_dim = "";
+  const char* state_dim = "";
+  const char* groups = "";
+  const char* kernel = "";
+  const char* chunk = "";
+  const char* bias = "";
+  const char* convolution_bias = "";
+  int64_t default_state = 0;
+  int64_t default_groups = 0;
+  int64_t default_chunk = 0;
+};
+
+constexpr StateSpaceFields kNemotronFields = {"mamba_num_heads",
+                                              "mamba_head_dim",
+                                              "ssm_state_size",
+                                              "n_groups",
+                                              "conv_kernel",
+                                              "chunk_size",
+                                              "use_bias",
+                                              "use_conv_bias",
+                                              128,
+                                              8,
+                                              128};
+constexpr StateSpaceFields kGraniteFields = {"mamba_n_heads",
+                                             "mamba_d_head",
+                                             "mamba_d_state",
+                                             "mamba_n_groups",
+                                             "mamba_d_conv",
+                                             "mamba_chunk_size",
+                                             "mamba_proj_bias",
+                                             "mamba_conv_bias",
+                                             256,
+                                             1,
+                                             256};
+
+// Reads the mixer of a layer, and adds its biases to the layer's vectors.
+void ReadStateSpace(const ConfigNode& config, const StateSpaceFields& fields,
+                    int64_t default_head_dim, LayerSpec* layer) {
+  StateSpaceSpec& s = layer->state_space;
+  s.heads = config.Int(fields.heads, kHeads, 128);
+  s.head_dim = config.Int(fields.head_dim, kHeads, default_head_dim);
+  s.state_dim = config.Int(fields.state_dim, kHeads, fields.default_state);
+  s.groups = config.Int(fields.groups, kHeads, fields.default_groups);
+  s.kernel = config.Int(fields.kernel, kKernel, 4);
+  s.chunk = config.Int(fields.chunk, kChunk, fields.default_chunk);
   if (s.groups > 0 && s.heads % s.groups != 0) {
-    config.Fail("n_groups",
-                absl::StrFormat("is %d; it must divide mamba_num_heads, which "
-                                "is %d",
-                                s.groups, s.heads));
+    config.Fail(fields.groups,
+                absl::StrFormat("is %d; it must divide %s, which is %d",
+                                s.groups, fields.heads, s.heads));
     s.groups = 1;
   }
-  if (config.Flag("use_bias", false)) {
-    layer.vector_parameters += s.projected() + hidden;
+  if (config.Flag(fields.bias, false)) {
+    layer->vector_parameters += s.projected() + layer->hidden;
   }
-  if (!config.Flag("use_conv_bias", true)) {
-    config.notes().Assume("use_conv_bias is true: a model file has a bias");
+  if (!config.Flag(fields.convolution_bias, true)) {
+    config.notes().Assume(absl::StrCat(fields.convolution_bias,
+                                       " is true: a model file has a bias"));
   }
-  return layer;
 }
 
 // Reads a delta net and gated attention, of which each layer has one, and
@@ -188,7 +231,11 @@ ModuleSpec ReadNemotronH(const ConfigNode& config) {
   for (const char letter : ReadPattern(config)) {
     switch (letter) {
       case kStateSpace:
-        if (states.hidden == 0) states = StateSpaceLayer(config, shape.hidden);
+        if (states.hidden == 0) {
+          states =
+              TransformerLayer("state_space", shape.hidden, {}, {}, {}, norm);
+          ReadStateSpace(config, kNemotronFields, 64, &states);
+        }
         module.layers.push_back(states);
         break;
       case kAttention:
@@ -226,6 +273,59 @@ ModuleSpec ReadNemotronH(const ConfigNode& config) {
     }
   }
   FinishDecoder(shape, norm, &module);
+  return module;
+}
+
+ModuleSpec ReadGraniteMoeHybrid(const ConfigNode& config) {
+  const DecoderShape shape = ReadDecoderShape(
+      config, {.hidden = 4096, .layers = 32, .heads = 32, .vocab = 32000});
+  FfnSpec ffn = Experts(config, config.Int("num_local_experts", kExperts, 8),
+                        config.Int("num_experts_per_tok", kExperts, 2),
+                        config.Int("intermediate_size", kWidth, 11008));
+  const int64_t shared = config.Int("shared_intermediate_size", kWidth, 1024);
+  if (ffn.experts > 0) {
+    AddSharedExpert(config, "shared_intermediate_size", shared, &ffn);
+  } else {
+    ffn = {.hidden = shared, .gated = true};
+  }
+  const int64_t norms = 2 * shape.hidden;
+  const bool bias = config.Flag("attention_bias", false);
+  const LayerSpec attention = TransformerLayer(
+      "attention", shape.hidden, shape.attention, ffn,
+      {.query_key_value = bias, .attention_output = bias}, norms);
+  LayerSpec states =
+      TransformerLayer("state_space", shape.hidden, {}, ffn, {}, norms);
+  std::string pattern = ReadTypes(config, "layer_types");
+  if (pattern.empty()) pattern.assign(shape.layers, kStateSpace);
+  if (pattern.find(kStateSpace) != std::string::npos) {
+    const int64_t width = config.Int("mamba_expand", kHeads, 2) * shape.hidden;
+    const int64_t heads = config.Int("mamba_n_heads", kHeads, 128);
+    ReadStateSpace(config, kGraniteFields,
+                   std::max<int64_t>(1, width / std::max<int64_t>(1, heads)),
+                   &states);
+    if (states.state_space.heads * states.state_space.head_dim != width) {
+      config.Fail("mamba_d_head",
+                  absl::StrFormat("is %d; mamba_n_heads times it must be "
+                                  "mamba_expand times hidden_size, which is %d",
+                                  states.state_space.head_dim, width));
+    }
+  }
+  if (static_cast<int64_t>(pattern.size()) != shape.layers) {
+    config.Fail("layer_types",
+                absl::StrFormat("has %d items; it must have one for each of "
+                                "the %d layers",
+                                pattern.size(), shape.layers));
+    pattern.clear();
+  }
+  ModuleSpec module = BeginDecoder(shape);
+  for (const char letter : pattern) {
+    if (letter != kStateSpace && letter != kAttention) {
+      config.Fail("layer_types", "must have mamba and attention only");
+      break;
+    }
+    module.layers.push_back(letter == kStateSpace ? states : attention);
+  }
+  FinishDecoder(shape, shape.hidden, &module);
   return module;
 }
 

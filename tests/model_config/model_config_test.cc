@@ -409,5 +409,35 @@ TEST(ModelConfigTest, AModelLargerThanAnyIsRefused) {
                                       HasSubstr("parameters; it must have")));
 }
 
+// State spaces or attention in each layer, with a feed-forward part or experts.
+TEST(ModelConfigTest, GraniteHybridLayersHaveAMixerAndAFeedForwardPart) {
+  json config = ReadFixture("configs.json")["granite-4.0-h-tiny"];
+  ASSERT_OK_AND_ASSIGN(const ConfigModel read, Read(config));
+  const ModuleSpec& module = read.model.modules[ModuleId(0)];
+  ASSERT_EQ(module.layers.size(), 42);
+  int attention = 0;
+  for (const LayerSpec& layer : module.layers) {
+    if (layer.kind != LayerKind::kTransformer) continue;
+    EXPECT_EQ(layer.ffn.experts, 64);
+    EXPECT_EQ(layer.ffn.shared_experts, 2);
+    EXPECT_NE(layer.attention.heads > 0, layer.state_space.heads > 0);
+    attention += layer.attention.heads > 0 ? 1 : 0;
+  }
+  EXPECT_EQ(attention, 4);
+  config.erase("layer_types");
+  ASSERT_OK_AND_ASSIGN(const ConfigModel states, Read(config));
+  EXPECT_EQ(
+      states.model.modules[ModuleId(0)].layers[LayerId(6)].attention.heads, 0);
+  config["layer_types"] = {"mamba", "attention"};
+  EXPECT_THAT(Read(config),
+              FailsWith(absl::StatusCode::kInvalidArgument,
+                        HasSubstr("has 2 items; it must have one for each of "
+                                  "the 40 layers")));
+  config["layer_types"] = json::array();
+  config["mamba_d_head"] = 32;
+  EXPECT_THAT(Read(config), FailsWith(absl::StatusCode::kInvalidArgument,
+                                      HasSubstr("mamba_n_heads times it")));
+}
+
 }  // namespace
 }  // namespace pipeloom::formats

@@ -1,10 +1,12 @@
 """A store that keeps tensors saved by autograd in host memory from the forward
 to the backward."""
 import contextlib
+import functools
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 import torch
 
+from pipeloom.execution.gradients import local
 from pipeloom.recompute import storage_of
 
 
@@ -27,7 +29,7 @@ class HostStore:
     def __init__(self, device: torch.device,
                  parameters: Iterable[torch.Tensor]) -> None:
         self._device = device
-        self._stays = {storage_of(p)._cdata for p in parameters}
+        self._stays = {storage_of(local(p.detach()))._cdata for p in parameters}
         # Indexed by storage; the tensor keeps its address from being reused.
         self._saved: Dict[int, _Held] = {}
         self._away: List[_Held] = []
@@ -38,6 +40,10 @@ class HostStore:
 
     def _pack(self, tensor: torch.Tensor) -> Tuple[
             Optional[_Held], Any]:
+        if hasattr(tensor, "placements"):
+            own = tensor.detach()
+            held, view = self._pack(local(own))
+            return held, _Divided(view, own) if held is not None else tensor
         storage = storage_of(tensor)
         if storage._cdata in self._stays:
             return None, tensor
@@ -71,10 +77,28 @@ class HostStore:
         self._away = []
 
 
+class _Divided:
+    """The view of the part that this process has of a divided tensor."""
+    __slots__ = ("view", "_make")
+
+    def __init__(self, view: Any, whole: Any) -> None:
+        self.view = view
+        self._make = functools.partial(
+            type(whole).from_local, device_mesh=whole.device_mesh,
+            placements=whole.placements, run_check=False, shape=whole.shape,
+            stride=whole.stride())
+
+    def whole(self, part: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self._make(part)
+        return made
+
+
 def _unpack(packed: Tuple[Optional[_Held], Any]) -> torch.Tensor:
     held, view = packed
     if held is None:
         return view
+    if isinstance(view, _Divided):
+        return view.whole(_unpack((held, view.view)))
     if held.away:
         raise RuntimeError("a tensor is needed that is still on the host")
     version, *place = view

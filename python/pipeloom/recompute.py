@@ -59,7 +59,14 @@ class _Packed:
         self.region.make_again()
         if not self.output:
             return self.region.saved[self.index]
-        return self.region.outputs[self.index].as_strided(*self.view)
+        made = self.region.outputs[self.index]
+        # Divided tensors have no other views of their storage.
+        return (made if self.view == _view_of(made) else
+                made.as_strided(*self.view))
+
+
+def _view_of(tensor: torch.Tensor) -> Tuple[Any, ...]:
+    return tensor.size(), tensor.stride(), tensor.storage_offset()
 
 
 class _Region:
@@ -147,8 +154,7 @@ class _Scope:
                 made[3] == tensor._version):
             _, packed.region, packed.index, _ = made
             packed.output = True
-            packed.view = (tensor.size(), tensor.stride(),
-                           tensor.storage_offset())
+            packed.view = _view_of(tensor)
         elif self.inside is not None and key not in self.inside_inputs:
             packed.region = self.inside
             packed.index = self.saved_inside

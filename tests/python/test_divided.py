@@ -1,6 +1,7 @@
 """Stages whose parameters several processes divide: those of tensor
 parallelism count whole in norms and scaled losses; those that sum gradients by
 themselves are refused."""
+import dataclasses
 import os
 import sys
 import unittest
@@ -32,6 +33,7 @@ from gloo_ranks import run_ranks  # noqa: E402
 if HAVE_TORCH and HAVE_GRPC:
     from pipeloom import static_schedule as sp
     from pipeloom.plan import Microbatch, SubMicrobatch
+    from pipeloom.recompute import again
     from pipeloom.torch import Executor, LossScaler
 
 WIDTH = 4
@@ -40,6 +42,8 @@ NORMS = (2.0, 1.0, float("inf"))
 
 if HAVE_TORCH:
     class Stage(nn.Module):
+        operator_groups = ("activations",)
+
         def __init__(self):
             super().__init__()
             self.up = nn.Linear(WIDTH, 2 * WIDTH)
@@ -48,7 +52,8 @@ if HAVE_TORCH:
 
         def forward(self, x, item=None):
             x = item.batch if x is None else x
-            return self.norm(x + self.down(torch.tanh(self.up(x))))
+            return self.norm(x + self.down(
+                again("activations", torch.tanh, self.up(x))))
 
 
 def loss_of(output, item=None):
@@ -83,6 +88,38 @@ def tensor_parallel(process):
     if process == 1:
         stage.up.weight.grad.to_local()[0, 0] = float("inf")
     return norms, finite, scaler.step(optimizer)
+
+
+def chosen(process):
+    """Returns how far gradients are off, by what a plan does with activations:
+    as tensor_parallel(), with outputs of layers that are DTensors."""
+    rank, part = divmod(process, 2)
+    pipelines = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+    halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    mesh = DeviceMesh.from_group(halves[rank], "cpu")
+    plan = sp.static_plan(
+        [sp.Stage(0, 0, 1, 0), sp.Stage(0, 1, 1, 1)], (),
+        [Microbatch((m,), 0.5, (SubMicrobatch(0, 0, 0, 1),))
+         for m in range(2)], ("text",))
+    batch = torch.linspace(-1.0, 1.0, 3 * WIDTH).reshape(3, WIDTH)
+    one = build()
+    loss_of(one[1](one[0](batch))).backward()
+    off = {}
+    for choice in ("OFFLOAD", "RECOMPUTE", "RECOMPUTE:activations"):
+        stage = build()[rank]
+        parallelize_module(stage, mesh, {
+            "up": ColwiseParallel(use_local_output=False),
+            "down": RowwiseParallel()})
+        Executor({rank: nn.Sequential(stage)}, rank=rank, loss_fn=loss_of,
+                 group=pipelines[part]).run(dataclasses.replace(
+                     plan, activations={t: (choice,) for t, task in
+                                        plan.tasks.items()
+                                        if task.kind == "F"}), batch)
+        off[choice] = max(float((
+            a.grad.full_tensor() if hasattr(a.grad, "full_tensor") else a.grad
+        ).sub(b.grad).abs().max()) for a, b in zip(
+            stage.parameters(), one[rank].parameters()))
+    return off
 
 
 def wrapped(rank):
@@ -131,6 +168,12 @@ class DividedTest(unittest.TestCase):
             self.assertTrue(finite)
             # An infinite gradient of one process: none steps.
             self.assertFalse(with_infinity, f"process {process}")
+
+    def test_tensor_parallel_stages_offload_and_run_again(self):
+        for process, result in sorted(run_ranks(4, chosen).items()):
+            self.assertIsInstance(result, dict, result)
+            for choice, off in result.items():
+                self.assertLess(off, 1e-4, f"process {process}, {choice}")
 
     def test_stages_that_sum_gradients_themselves_are_refused(self):
         for name, said in run_ranks(1, wrapped)[0].items():

@@ -1,5 +1,6 @@
 """pipeloom.capture: model files and costs from modules of torch, against closed
 forms and the planner."""
+import dataclasses
 import json
 import os
 import subprocess
@@ -396,6 +397,13 @@ class CostTest(unittest.TestCase):
         self.assertAlmostEqual(cost("B", 1, 1, 0), 700_000, delta=5)
         with self.assertRaisesRegex(ValueError, "split_backward"):
             cost("W", 0, 0, 0)
+        # Layers and sizes that are not known would cost nothing.
+        far = [*stages[:2], dataclasses.replace(stages[2], num_layers=99)]
+        with self.assertRaisesRegex(ValueError, r"of text, which was captured"):
+            capture.cost(self.modules, far, microbatches)("F", 2, 0, 0)
+        with self.assertRaisesRegex(ValueError, "module 1 has 0 tokens"):
+            capture.cost(self.modules, stages,
+                         [Microbatch((0,), 1.0, (SubMicrobatch(1),))])
         plan = static_plan(stages, [(0, 1)], microbatches, ("vision", "text"),
                            cost=cost)
         self.assertEqual({t.duration_ns for t in plan.tasks.values()

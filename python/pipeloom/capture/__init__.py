@@ -137,6 +137,15 @@ class Captured:
             result["token_rules"] = [dict(rule) for rule in self.token_rules]
         return result
 
+    def part(self, first_layer: int, num_layers: int) -> Tuple[Layer, ...]:
+        """Returns some layers. ValueError: the module does not have them."""
+        if first_layer < 0 or first_layer + num_layers > len(self.layers):
+            raise ValueError(
+                f"a stage has the layers {first_layer} to "
+                f"{first_layer + num_layers - 1} of {self.name}, which was "
+                f"captured with {len(self.layers)}, counted from 0")
+        return self.layers[first_layer:first_layer + num_layers]
+
     def seconds(self, kind: str, first_layer: int, num_layers: int,
                 tokens: int, instances: int, output_tokens: int = 0) -> float:
         """Returns how long some layers take by the measured times. `kind`: "F"
@@ -147,7 +156,7 @@ class Captured:
                 "with its weight gradients; make the graph without "
                 "split_backward")
         total = 0.0
-        for layer in self.layers[first_layer:first_layer + num_layers]:
+        for layer in self.part(first_layer, num_layers):
             line = layer.forward if kind == "F" else layer.backward
             if line is None:
                 raise ValueError(f"{self.name} was captured without times: give "
@@ -189,17 +198,24 @@ def activation_bytes(modules: Sequence[Captured], stages: Sequence[Stage],
         if task.kind == "F":
             part = stages[task.stage]
             size = sizes[task.microbatch, part.module, task.sub]
-            layers = modules[part.module].layers
+            layers = modules[part.module].part(part.first_layer,
+                                               part.num_layers)
             result[i] = round(element_bytes / 2 * sum(
                 _at(layer, layer.kept_bytes, size.tokens, size.instances,
                     size.output_tokens)
-                for layer in layers[part.first_layer:
-                                    part.first_layer + part.num_layers]))
+                for layer in layers))
     return result
 
 
 def _sizes(microbatches: Sequence[Microbatch]
            ) -> Dict[Tuple[int, int, int], SubMicrobatch]:
+    for m, micro in enumerate(microbatches):
+        for s in micro.subs:
+            if s.tokens < 1:
+                raise ValueError(
+                    f"microbatch {m}: sub-microbatch {s.index} of module "
+                    f"{s.module} has {s.tokens} tokens; its time is that of "
+                    "its tokens, which must be at least 1")
     return {(m, s.module, s.index): s for m, micro in enumerate(microbatches)
             for s in micro.subs}
 

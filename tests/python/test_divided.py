@@ -14,6 +14,7 @@ try:
     from torch import nn
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+    from torch.distributed.tensor import Replicate
     from torch.distributed.tensor.parallel import (ColwiseParallel,
                                                    RowwiseParallel,
                                                    parallelize_module)
@@ -122,6 +123,60 @@ def chosen(process):
     return off
 
 
+def tied(process):
+    """Returns how far the gradient of a tied weight is off whose ends, an
+    embedding and a head, are divided; and the norm of all gradients."""
+    class Embedding(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Embedding(2 * WIDTH, WIDTH)
+
+        def forward(self, x, item):
+            return self.table(item.batch)
+
+    class Head(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.product = nn.Linear(WIDTH, 2 * WIDTH, bias=False)
+
+        def forward(self, x, item):
+            return self.product(torch.tanh(x))
+
+    torch.manual_seed(0)
+    whole = nn.Parameter(torch.randn(2 * WIDTH, WIDTH))
+    rank, part = divmod(process, 2)
+    pipelines = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+    halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    stage = Head() if rank else Embedding()
+    layer = stage.product if rank else stage.table
+    with torch.no_grad():
+        layer.weight.copy_(whole)
+    parallelize_module(
+        stage, DeviceMesh.from_group(halves[rank], "cpu"),
+        {"product": ColwiseParallel(output_layouts=Replicate())} if rank else
+        {"table": RowwiseParallel(input_layouts=Replicate())})
+    plan = sp.static_plan(
+        [sp.Stage(0, 0, 1, 0), sp.Stage(0, 1, 1, 1)], (),
+        [Microbatch((0,), 1.0, (SubMicrobatch(0, 0, 0, 1),))], ("text",))
+    ids = torch.arange(WIDTH + 1)
+    executor = Executor({rank: stage}, rank=rank, group=pipelines[part],
+                        loss_fn=loss_of, tied={"table": layer.weight})
+    executor.run(plan, ids)
+    loss_of(torch.tanh(whole[ids]) @ whole.t()).backward()
+    off = layer.weight.grad.full_tensor() - whole.grad
+    norm = executor.clip_grad_norm_(1e9)
+    # As two weights; the table's gradient is whole on each process.
+    layer.weight.grad = None
+    executor = Executor({rank: stage}, rank=rank, group=pipelines[part],
+                        loss_fn=loss_of)
+    executor.run(plan, ids)
+    table, head = (whole.detach().clone().requires_grad_() for _ in range(2))
+    loss_of(torch.tanh(table[ids]) @ head.t()).backward()
+    apart = nn.utils.clip_grad_norm_([table, head], 1e9)
+    return (float(off.abs().max()), float(norm - whole.grad.norm()),
+            float(executor.clip_grad_norm_(1e9) - apart))
+
+
 def wrapped(rank):
     """Returns what the executor says to each wrapper."""
     def layer_of_fully_shard(stage):
@@ -174,6 +229,12 @@ class DividedTest(unittest.TestCase):
             self.assertIsInstance(result, dict, result)
             for choice, off in result.items():
                 self.assertLess(off, 1e-4, f"process {process}, {choice}")
+
+    def test_ends_of_a_tied_weight_are_divided_alike(self):
+        for process, result in sorted(run_ranks(4, tied).items()):
+            self.assertIsInstance(result, tuple, result)
+            for off in result:
+                self.assertLess(abs(off), 1e-4, f"process {process}")
 
     def test_stages_that_sum_gradients_themselves_are_refused(self):
         for name, said in run_ranks(1, wrapped)[0].items():

@@ -33,6 +33,17 @@ def reduce_over(mesh: Any, value: torch.Tensor, op: Any) -> None:
         dist.all_reduce(value, op=op, group=mesh.get_group(dimension))
 
 
+def summed(gradient: Any) -> torch.Tensor:
+    """Returns a divided tensor with the sum of what its processes have, if each
+    has a term of it."""
+    placements = getattr(gradient, "placements", ())
+    if not any(p.is_partial() for p in placements):
+        return gradient  # type: ignore[no-any-return]
+    from torch.distributed.tensor import Replicate
+    return gradient.redistribute(  # type: ignore[no-any-return]
+        placements=[Replicate() if p.is_partial() else p for p in placements])
+
+
 def clip_grad_norm(parameters: List[nn.Parameter],
                    counted_elsewhere: Collection[nn.Parameter], max_norm: float,
                    norm_type: float, group: Any, device: Any) -> torch.Tensor:
@@ -52,10 +63,11 @@ def clip_grad_norm(parameters: List[nn.Parameter],
     for p in parameters:
         if p.grad is None:
             continue
+        whole = summed(p.grad)
         gradients.append(local(p.grad))
-        if id(p) not in elsewhere and gradients[-1].numel():
+        if id(p) not in elsewhere and local(whole).numel():
             terms[getattr(p, "device_mesh", None)].append(
-                _term(p.grad, norm_type, 1 if most else _equal(p)))
+                _term(whole, norm_type, 1 if most else _equal(whole)))
     shared = torch.zeros((), dtype=torch.float64, device=device)
     for mesh, its in terms.items():
         every = torch.stack(its) if its else shared.new_zeros(1)
@@ -82,11 +94,12 @@ def _term(gradient: torch.Tensor, norm_type: float,
     return norm if norm_type == float("inf") else norm ** norm_type / equal
 
 
-def _equal(parameter: nn.Parameter) -> int:
-    """Returns how many processes have the same part of a parameter."""
+def _equal(gradient: torch.Tensor) -> int:
+    """Returns how many processes have the same part of a gradient, which may be
+    divided otherwise than its parameter."""
     count = 1
-    for dimension, placement in enumerate(getattr(parameter, "placements", ())):
+    for dimension, placement in enumerate(getattr(gradient, "placements", ())):
         if placement.is_replicate():
-            count *= parameter.device_mesh.size(  # type: ignore[attr-defined]
+            count *= gradient.device_mesh.size(  # type: ignore[attr-defined]
                 dimension)
     return count

@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from pipeloom.execution.gradients import words_of
+from pipeloom.execution.gradients import local, words_of
 from pipeloom.transport import has_local_groups, new_group
 
 
@@ -84,7 +84,12 @@ class TiedWeights:
             if p.requires_grad:
                 if p.grad is None:
                     p.grad = torch.zeros_like(p)
-                dist.all_reduce(p.grad, group=group)
+                # A lookup may give a divided table a whole gradient.
+                placements = getattr(p, "placements", None)
+                if placements != getattr(p.grad, "placements", None):
+                    p.grad = p.grad.redistribute(  # type: ignore[operator]
+                        placements=placements)
+                dist.all_reduce(local(p.grad), group=group)
         self.end()
 
     def end(self) -> None:

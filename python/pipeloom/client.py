@@ -48,12 +48,30 @@ class Job:
                    request.SerializeToString(), attempt)
 
 
+def _check_text(field: str, text: str) -> None:
+    """ValueError: the text is not of characters alone, as of file names and
+    arguments in another encoding than the interpreter's."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{field} is {text!r}, which UTF-8 cannot write; it "
+                         "must have no surrogates, such as those of a name in "
+                         "another encoding (os.fsencode(name).decode("
+                         "'latin-1'))") from None
+
+
 def open_request(job: Union[str, Any], samples: Sequence[Sample], *,
                  stages: Sequence[Stage] = (),
                  module_names: Sequence[str] = (), job_id: str = "",
                  partition_time: Optional[float] = None,
                  defer_surplus: bool = False, close_key: str = "") -> Any:
-    """ValueError: a stage's module has no name."""
+    """ValueError: a stage's module has no name, or a name is no text."""
+    _check_text("job_id", job_id)
+    _check_text("close_key", close_key)
+    if isinstance(job, str):
+        _check_text("job", job)
+    for i, name in enumerate(module_names):
+        _check_text(f"module_names[{i}]", name)
     request = messages.OpenJobRequest(job_id=job_id, close_key=close_key)
     if isinstance(job, str):
         request.shipped_job = job
@@ -128,18 +146,25 @@ def report_request(job_id: str, step: int, replica: int,
 
 
 def batch_message(samples: Iterable[Sample]) -> Any:
-    """TypeError: `samples` has something else than Samples."""
+    """TypeError: `samples` has something else than Samples, or a Sample has
+    values of other types than its own."""
     batch = messages.BatchMetadata()
     for i, s in enumerate(samples):
         if not hasattr(s, "text_tokens"):
             raise TypeError(f"samples[{i}] is a {type(s).__name__}; it must be "
                             "a pipeloom.Sample")
-        m = batch.samples.add(text_tokens=s.text_tokens)
-        for width, height in s.images:
-            m.images.add(width_px=width, height_px=height)
-        for clip in s.videos:
-            m.videos.add(**clip)
-        m.audio_seconds.extend(s.audio_seconds)
+        try:
+            m = batch.samples.add(text_tokens=s.text_tokens)
+            for width, height in s.images:
+                m.images.add(width_px=width, height_px=height)
+            for clip in s.videos:
+                m.videos.add(**clip)
+            m.audio_seconds.extend(s.audio_seconds)
+        except (TypeError, ValueError) as error:
+            raise TypeError(
+                f"samples[{i}] is {s}: {error}; text_tokens must be an integer, "
+                "images pairs of integers (width, height), videos dicts, and "
+                "audio_seconds numbers") from None
     return batch
 
 

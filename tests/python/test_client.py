@@ -173,6 +173,26 @@ class ClientTest(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, why):
                 pipeloom.Job.of_stages("dip-vlm-s", "job", stages, names)
 
+    def test_names_and_samples_that_cannot_be_sent_are_named(self):
+        def open_job(job="dip-vlm-s", name="text", **options):
+            pipeloom.Job.of_stages(job, options.pop("job_id", "run"),
+                                   [pipeloom.Stage(0, 0, 1, 0)], [name],
+                                   **options)
+
+        odd = "r\udcfcn"  # A Latin-1 file name, as os.listdir gives it.
+        for field, options in (("job_id", {"job_id": odd}),
+                               ("job", {"job": odd}),
+                               ("module_names.0.", {"name": odd})):
+            with self.assertRaisesRegex(ValueError,
+                                        f"{field} is .*, which UTF-8 cannot"):
+                open_job(**options)
+        for sample, what in (
+                (pipeloom.Sample(5.5), "text_tokens=5.5"),
+                (pipeloom.Sample(5, images=(640, 480)), "images=.640, 480"),
+                (pipeloom.Sample(5, videos=({"frame": 3},)), "frame")):
+            with self.assertRaisesRegex(TypeError, r"samples.1. is .*" + what):
+                open_job(samples=[pipeloom.Sample(5), sample])
+
     def test_metadata_arrives_as_it_was_given(self):
         self.client.submit_batch(
             "job", 3, [pipeloom.Sample(7, ((640, 480),)),

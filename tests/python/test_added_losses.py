@@ -24,7 +24,8 @@ from gloo_ranks import run_ranks  # noqa: E402
 if AVAILABLE:
     from pipeloom.execution.work_item import WorkItem
     from pipeloom.plan import Microbatch, SubMicrobatch
-    from pipeloom.static_schedule import Stage, build_graph, plan_of
+    from pipeloom.static_schedule import (Stage, build_graph, plan_of,
+                                          static_plan)
     from pipeloom.torch import Executor
     from test_torch import random_orders
 
@@ -166,6 +167,29 @@ def work(rank):
     return worst
 
 
+def without_gradient(rank):
+    """Returns what is said of losses that are no part of the graph."""
+    stage = nn.Linear(WIDTH, WIDTH)
+    stage.forward = lambda x, item: nn.functional.linear(
+        item.batch, stage.weight, stage.bias)
+    plan = static_plan([Stage(0, 0, 1, 0, 0)], (), [Microbatch(
+        (0,), 1.0, (SubMicrobatch(0),))], ("text",))
+    said = []
+    for loss in (torch.no_grad()(final_loss),
+                 lambda output: final_loss(output).detach(),
+                 lambda output: torch.zeros(())):
+        executor = Executor({0: stage}, rank=rank,
+                            loss_fn=lambda output, item, loss=loss:
+                            loss(output))
+        executor.evaluate(plan, torch.ones(2, WIDTH))
+        try:
+            executor.run(plan, torch.ones(2, WIDTH))
+            said.append("")
+        except RuntimeError as error:
+            said.append(str(error))
+    return said
+
+
 @unittest.skipUnless(AVAILABLE, "torch, grpcio or protobuf is missing")
 class AddedLossesTest(unittest.TestCase):
 
@@ -173,6 +197,12 @@ class AddedLossesTest(unittest.TestCase):
         for rank, worst in run_ranks(2, work).items():
             self.assertIsInstance(worst, float, f"rank {rank}: {worst}")
             self.assertLess(worst, 1e-5, f"rank {rank}")
+
+    def test_a_loss_that_would_train_nothing_is_refused(self):
+        said = run_ranks(1, without_gradient)[0]
+        for text in said[:2]:
+            self.assertIn("a loss of text that requires no gradient", text)
+        self.assertEqual(said[2], "")
 
     def test_what_is_no_loss_is_refused(self):
         item = WorkItem(0, "vision", 3, 0, 0, (), 0, 0, 1.0, None)

@@ -484,6 +484,7 @@ class Step:
                     "be a tensor with one number, the mean loss of the "
                     "sub-microbatch, or None")
             if loss is not None:
+                _check_gradient(loss, output, kept.item)
                 self.x._met.loss(kept.item.module, bool(edges))
                 kept.losses.append((loss, kept.item.loss_weight))
         elif (self.x._losses is None and not plan.loss_totals and
@@ -541,6 +542,17 @@ class Step:
         kept.leaves, kept.outputs, kept.losses = {}, {}, []
         if not split:
             del self.kept[f]
+
+
+def _check_gradient(loss: torch.Tensor, output: Any, item: WorkItem) -> None:
+    """RuntimeError: a loss would train nothing. A zero may stand for no loss."""
+    if (torch.is_grad_enabled() and getattr(output, "requires_grad", False) and
+            not loss.requires_grad and float(loss) != 0.0):
+        raise RuntimeError(
+            f"loss_fn returned a loss of {item.module} that requires no "
+            "gradient, although the output of the module does, so that it "
+            "would train nothing: compute it without torch.no_grad(), "
+            "detach() and item(), or return None")
 
 
 @contextlib.contextmanager

@@ -46,6 +46,7 @@ constexpr std::pair<absl::string_view, ArchitectureReader> kArchitectures[] = {
     {"qwen3_vl", ReadQwen3Vl},
     {"qwen3_vl_moe", ReadQwen3VlMoe},
     {"smolvlm", ReadSmolVlm},
+    {"whisper", ReadWhisper},
 };
 
 }  // namespace

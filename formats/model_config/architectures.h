@@ -34,6 +34,7 @@ void ReadQwen2Audio(const ConfigNode& config, Draft* draft);
 void ReadQwen25Omni(const ConfigNode& config, Draft* draft);
 void ReadQwen3Omni(const ConfigNode& config, Draft* draft);
 void ReadSmolVlm(const ConfigNode& config, Draft* draft);
+void ReadWhisper(const ConfigNode& config, Draft* draft);
 void ReadQwen2Vl(const ConfigNode& config, Draft* draft);
 void ReadQwen25Vl(const ConfigNode& config, Draft* draft);
 void ReadQwen3Vl(const ConfigNode& config, Draft* draft);

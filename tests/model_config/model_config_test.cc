@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "ir/job/model_notes.h"
+#include "partition/batching/token_count.h"
 #include "tests/formats/data_dir.h"
 #include "tests/model_config/fixtures.h"
 #include "tests/support/status_matchers.h"
@@ -407,6 +408,23 @@ TEST(ModelConfigTest, AModelLargerThanAnyIsRefused) {
   config["num_hidden_layers"] = 4000;
   EXPECT_THAT(Read(config), FailsWith(absl::StatusCode::kInvalidArgument,
                                       HasSubstr("parameters; it must have")));
+}
+
+// The language model attends to the encoder's tokens; they are not in its
+// sequence.
+TEST(ModelConfigTest, WhispersDecoderAttendsToRecordings) {
+  const json config = ReadFixture("configs.json")["whisper-large-v3-turbo"];
+  ASSERT_OK_AND_ASSIGN(const ConfigModel read, Read(config));
+  ASSERT_EQ(read.model.edges.size(), 1);
+  EXPECT_TRUE(read.model.edges[0].as_context);
+  const ModuleSpec& decoder = read.model.modules[ModuleId(1)];
+  EXPECT_EQ(decoder.layers.size(), 6);
+  EXPECT_EQ(decoder.layers[LayerId(1)].cross_attention.context_width, 1280);
+  const auto work = partition::SampleWork(
+      read.model, {.text_tokens = 40, .audio_seconds = {6.0}});
+  EXPECT_EQ(work[ModuleId(0)].tokens, 300);
+  EXPECT_EQ(work[ModuleId(1)].tokens, 40);
+  EXPECT_EQ(work[ModuleId(1)].context_pairs, 40 * 300);
 }
 
 // State spaces or attention in each layer, with a feed-forward part or experts.

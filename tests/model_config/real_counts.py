@@ -22,6 +22,7 @@ CLASSES = {
     "qwen3_5": "Qwen3_5ForConditionalGeneration",
     "qwen3_5_moe": "Qwen3_5MoeForConditionalGeneration",
     "qwen3_omni_moe_thinker": "Qwen3OmniMoeThinkerForConditionalGeneration",
+    "whisper": "WhisperForConditionalGeneration",
 }
 CONFIGS = {
     "qwen2_5_omni_thinker": "Qwen2_5OmniThinkerConfig",

@@ -76,6 +76,24 @@ def weigh(plan: Plan, over: LossOver = "tokens") -> Dict[Place, float]:
     return weights
 
 
+def without_weights(plan: Plan, over: LossOver = "tokens") -> Optional[str]:
+    """Returns why the losses of a plan cannot be weighed, as it has no
+    microbatches, or None."""
+    if plan.microbatches or plan.num_microbatches < 2:
+        return None
+    for module in sorted({place[0] for place in plan.loss_shares}) or [None]:
+        name = None if module is None else plan.module_names[module]
+        wanted = (over.get(name or "", "tokens")
+                  if isinstance(over, Mapping) else over)
+        if module not in plan.loss_totals or wanted == "text":
+            return (f"the plan has {plan.num_microbatches} microbatches whose "
+                    "loss_weight is not known, as a plan file has no samples: "
+                    "give them by plan.with_microbatches(step, microbatches), "
+                    "or say loss_over=\"tokens\" if the means of the losses "
+                    "are over all tokens and the plan has loss_totals")
+    return None
+
+
 def with_losses(plan: Plan, names: Iterable[str],
                 over: LossOver = "tokens") -> Plan:
     """Returns the plan with loss_shares of the named modules and of no others.

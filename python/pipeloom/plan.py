@@ -358,9 +358,10 @@ def from_rank_plan(proto: Any) -> Plan:
 
 
 def read_plan(path: str) -> Plan:
-    """Reads a plan file of `pipeloom plan --out` in protobuf form. InvalidPlan
-    (pipeloom.check): it is not the plan of a step, is cut off, or was changed
-    after it was written. OSError."""
+    """Reads a plan file of `pipeloom plan --out` in protobuf form. It has no
+    samples: with_microbatches() gives it some, and the weights of their losses.
+    InvalidPlan (pipeloom.check): it is not the plan of a step, is cut off, or
+    was changed after it was written. OSError."""
     from google.protobuf.message import DecodeError
     from pipeloom import messages
     from pipeloom.plan_checksum import check_checksum

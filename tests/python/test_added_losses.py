@@ -23,6 +23,7 @@ from gloo_ranks import run_ranks  # noqa: E402
 
 if AVAILABLE:
     from pipeloom.execution.work_item import WorkItem
+    from pipeloom.loss import LossShare
     from pipeloom.plan import Microbatch, SubMicrobatch
     from pipeloom.static_schedule import (Stage, build_graph, plan_of,
                                           static_plan)
@@ -190,6 +191,36 @@ def without_gradient(rank):
     return said
 
 
+def of_a_plan_file(rank):
+    """Returns what is said of a plan of three microbatches without samples, by
+    what its losses are over, and the loss that it should have."""
+    stage = nn.Linear(WIDTH, WIDTH)
+    stage.forward = lambda x, item: nn.functional.linear(
+        item.batch[item.microbatch], stage.weight, stage.bias)
+    rows = (1, 2, 5)
+    given = static_plan([Stage(0, 0, 1, 0, 0)], (), [Microbatch(
+        (m,), n / sum(rows), (SubMicrobatch(0, tokens=n),))
+        for m, n in enumerate(rows)], ("text",))
+    bare = dataclasses.replace(given, microbatches=())
+    shares = {(0, m, 0): LossShare(n) for m, n in enumerate(rows)}
+    file = dataclasses.replace(bare, loss_shares=shares,
+                               loss_totals={0: LossShare(sum(rows))})
+    batch = [torch.full((n, WIDTH), float(n)) for n in rows]
+    results = []
+    for plan, over in ((given, "text"), (bare, "text"), (file, "text"),
+                       (file, "tokens"),
+                       (file.with_microbatches(0, given.microbatches),
+                        "text")):
+        try:
+            results.append(Executor(
+                {0: stage}, rank=rank, loss_over=over,
+                loss_fn=lambda output, item: final_loss(output)).run(
+                    plan, batch).loss)
+        except ValueError as error:
+            results.append(str(error))
+    return results
+
+
 @unittest.skipUnless(AVAILABLE, "torch, grpcio or protobuf is missing")
 class AddedLossesTest(unittest.TestCase):
 
@@ -203,6 +234,13 @@ class AddedLossesTest(unittest.TestCase):
         for text in said[:2]:
             self.assertIn("a loss of text that requires no gradient", text)
         self.assertEqual(said[2], "")
+
+    def test_the_losses_of_a_plan_file_need_weights(self):
+        right, bare, file, tokens, given = run_ranks(1, of_a_plan_file)[0]
+        for said in (bare, file):
+            self.assertIn("3 microbatches whose loss_weight is not known", said)
+        self.assertAlmostEqual(tokens, right, places=5)
+        self.assertAlmostEqual(given, right, places=5)
 
     def test_what_is_no_loss_is_refused(self):
         item = WorkItem(0, "vision", 3, 0, 0, (), 0, 0, 1.0, None)

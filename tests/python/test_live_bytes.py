@@ -38,7 +38,7 @@ except ImportError:
 
 if HAVE_TORCH and HAVE_GRPC:
     from pipeloom import host_store, recompute
-    from pipeloom.plan import read_plan
+    from pipeloom.plan import Microbatch, read_plan
     from pipeloom.recompute import again
     from pipeloom.torch import Executor
 
@@ -342,7 +342,8 @@ def read_case(folder, seed):
     plan = read_plan(os.path.join(folder, f"{seed}.pb"))
     memory = {int(t): m for t, m in facts["memory"].items()}
     return Case(dataclasses.replace(
-        plan, agreed=True,
+        plan, agreed=True,  # Losses are added up.
+        microbatches=(Microbatch((), 1.0),) * plan.num_microbatches,
         activations={t: tuple(m[0]) for t, m in memory.items()},
         periods={t: m[1] for t, m in memory.items()}), facts)
 

@@ -15,7 +15,8 @@ from pipeloom.execution.second_run import TwoRuns
 from pipeloom.execution.structure import PlanStructure
 from pipeloom.execution.work_item import WorkItem
 from pipeloom.host_store import HostStore, saving
-from pipeloom.loss import part_of_microbatch, weigh, with_losses
+from pipeloom.loss import (part_of_microbatch, weigh, with_losses,
+                           without_weights)
 from pipeloom.plan import Microbatch, Plan, SubMicrobatch, Task
 from pipeloom.recompute import rng_state, with_rng
 from pipeloom.transport import Transport
@@ -142,6 +143,9 @@ class Step:
         if names is not None:
             self.plan = with_losses(self.plan, names, self.x._loss_over)
         self.weights = weigh(self.plan, self.x._loss_over)
+        unknown = without_weights(self.plan, self.x._loss_over)
+        if unknown is not None:
+            raise InvalidPlan(unknown)
 
     def _names_of_losses(self) -> Optional[Set[str]]:
         """Returns the names of the modules with a loss; None: the plan says

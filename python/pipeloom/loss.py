@@ -81,10 +81,11 @@ def without_weights(plan: Plan, over: LossOver = "tokens") -> Optional[str]:
     microbatches, or None."""
     if plan.microbatches or plan.num_microbatches < 2:
         return None
-    for module in sorted({place[0] for place in plan.loss_shares}) or [None]:
-        name = None if module is None else plan.module_names[module]
-        wanted = (over.get(name or "", "tokens")
-                  if isinstance(over, Mapping) else over)
+    modules = {place[0] for place in plan.loss_shares}
+    for module in sorted(modules) or [-1]:
+        name = plan.module_names[module] if modules else ""
+        wanted = (over.get(name, "tokens") if isinstance(over, Mapping)
+                  else over)
         if module not in plan.loss_totals or wanted == "text":
             return (f"the plan has {plan.num_microbatches} microbatches whose "
                     "loss_weight is not known, as a plan file has no samples: "

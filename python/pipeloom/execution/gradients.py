@@ -38,10 +38,12 @@ def summed(gradient: Any) -> torch.Tensor:
     has a term of it."""
     placements = getattr(gradient, "placements", ())
     if not any(p.is_partial() for p in placements):
-        return gradient  # type: ignore[no-any-return]
+        result: torch.Tensor = gradient
+        return result
     from torch.distributed.tensor import Replicate
-    return gradient.redistribute(  # type: ignore[no-any-return]
+    result = gradient.redistribute(
         placements=[Replicate() if p.is_partial() else p for p in placements])
+    return result
 
 
 def clip_grad_norm(parameters: List[nn.Parameter],

@@ -28,7 +28,8 @@ def is_row(module: nn.Module) -> bool:
 def layers_of(module: nn.Module) -> List[nn.Module]:
     """Returns the layers of a row; one that is there twice is called twice,
     unlike in children()."""
-    return list(module)  # type: ignore[call-overload]
+    layers: Any = module
+    return [*layers]
 
 
 def output_of(module: nn.Module, given: List[Any], item: WorkItem) -> Any:
@@ -54,7 +55,8 @@ def _with_hooks(module: nn.Module, given: List[Any], item: WorkItem,
     own = vars(module)
     own["forward"] = lambda x, its: layers([x], its)
     try:
-        return module._call_impl(given.pop(), item)
+        call: Any = module._call_impl
+        return call(given.pop(), item)
     finally:
         del own["forward"]
 

@@ -86,9 +86,9 @@ class TiedWeights:
                     p.grad = torch.zeros_like(p)
                 # A lookup may give a divided table a whole gradient.
                 placements = getattr(p, "placements", None)
-                if placements != getattr(p.grad, "placements", None):
-                    p.grad = p.grad.redistribute(  # type: ignore[operator]
-                        placements=placements)
+                whole: Any = p.grad
+                if placements != getattr(whole, "placements", None):
+                    p.grad = whole.redistribute(placements=placements)
                 dist.all_reduce(local(p.grad), group=group)
         self.end()
 

@@ -211,7 +211,7 @@ class Reader {
     return std::visit(
         Overloaded{
             [&](const Compute& i) { return AddPass(i.task); },
-            [&](const Send&) { return absl::OkStatus(); },
+            [&](const Send& i) { return NoteIfLate(i.edge); },
             [&](const Recv&) { return absl::OkStatus(); },
             [&](const WaitRecv&) { return absl::OkStatus(); },
             [&](const WaitSend&) { return absl::OkStatus(); },
@@ -222,6 +222,15 @@ class Reader {
             [&](const OptimizerStep&) { return absl::OkStatus(); },
         },
         instruction);
+  }
+
+  absl::Status NoteIfLate(EdgeId e) {
+    if (graph_.edge(e).from != last_task_) {
+      Note(
+          "tensors that the plan sends later, as their receivers have no room "
+          "for them yet, are sent at once: memory may need more");
+    }
+    return absl::OkStatus();
   }
 
   absl::Status Copy(TaskId t) {

@@ -82,7 +82,7 @@ struct TrainingSetup {
   // Whether norms, residuals, activations and dropout are separate kernels.
   bool eager_pointwise = false;
   // Whether XLA makes the kernels between products (JAX), which move more than
-  // eager ones do; eager_pointwise is then without effect on transformer layers.
+  // eager ones; transformer layers then take no notice of eager_pointwise.
   bool xla_pointwise = false;
   bool sequence_parallel = true;
   // Whether products of transformer layers run in fp8, from weights and

@@ -168,9 +168,7 @@ class StepPlanner {
                : absl::ResourceExhaustedError("no time for a quick plan");
   }
 
-  bool IsTight() const {
-    return MemoryIsTight(built_.graph, memory_);
-  }
+  bool IsTight() const { return MemoryIsTight(built_.graph, memory_); }
 
   // Makes the step, and the other one that is searched in its place if passes
   // are refined after the search.

@@ -522,5 +522,37 @@ TEST(PlanActionsTest, RenumbersMicrobatchesThatGoInAnotherOrder) {
               ::testing::ElementsAre(HasSubstr("in the order 2,0,1")));
 }
 
+// Schedules of torch send what a pass makes right after it.
+TEST(PlanActionsTest, SaysThatTensorsAreSentAtOnce) {
+  const StageGraph graph = UniformGraph({.ranks = 2, .microbatches = 3});
+  RankOrders orders(2);
+  for (const TaskId t : graph.task_ids()) {
+    orders[graph.task(t).rank].push_back(t);
+  }
+  ASSERT_OK_AND_ASSIGN(ExecutionPlan plan, PlanOf(graph, std::move(orders)));
+  ASSERT_OK_AND_ASSIGN(const PlanActions before, ActionsOf(plan));
+  EXPECT_THAT(before.notes, ::testing::IsEmpty());
+  // The first tensor of rank 0 is sent after its next pass.
+  auto& program = plan.programs[RankId(0)];
+  const auto is_send = [](const Instruction& i) {
+    return std::holds_alternative<Send>(i);
+  };
+  const auto send = std::find_if(program.begin(), program.end(), is_send);
+  ASSERT_NE(send, program.end());
+  const Instruction late = *send;
+  const auto next = std::find_if(send, program.end(), [](const Instruction& i) {
+    return std::holds_alternative<Compute>(i);
+  });
+  ASSERT_NE(next, program.end());
+  program.insert(next + 1, late);
+  program.erase(std::find_if(program.begin(), program.end(), is_send));
+  const Instruction wait = WaitSend{std::get<Send>(late).edge};
+  std::erase(program, wait);
+  program.push_back(wait);
+  ASSERT_OK_AND_ASSIGN(const PlanActions after, ActionsOf(plan));
+  EXPECT_THAT(after.notes,
+              ::testing::ElementsAre(HasSubstr("are sent at once")));
+}
+
 }  // namespace
 }  // namespace pipeloom::adapters

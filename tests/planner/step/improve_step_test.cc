@@ -10,39 +10,18 @@
 #include <vector>
 
 #include "emulator/stage/stage_cost.h"
-#include "partition/batching/batch_split.h"
 #include "partition/graph/build_stage_graph.h"
 #include "planner/memory/memory_levels.h"
-#include "planner/memory/stage_choices.h"
 #include "planner/passes/drop_fused.h"
 #include "planner/step/plan_step.h"
 #include "planner/strategies/pipeloom_strategy.h"
+#include "tests/planner/step/test_step.h"
 #include "tests/support/plan_first_step.h"
 #include "tests/support/small_job.h"
 #include "tests/support/status_matchers.h"
 
 namespace pipeloom::planner {
 namespace {
-
-// The first step of a job, with split backwards.
-struct TestStep {
-  TestStep(const Strategy& strategy, const emulator::StageCostModel& costs,
-           const BatchMetadata& batch)
-      : prepared(*testing::PrepareByRule(strategy, costs, batch)),
-        packed(*partition::PackStep(costs.job(), batch, 0)) {
-    const Microbatches cut = *partition::SplitMicrobatches(
-        costs.job(), packed, 0, prepared.partition);
-    built = *partition::BuildStageGraph(costs, prepared.partition, cut,
-                                        {.split_backward = true});
-    memory =
-        partition::MakeStepMemory(costs, prepared.partition, cut, built.pairs,
-                                  StageChoices(costs, prepared.partition, cut));
-  }
-  PreparedJob prepared;
-  partition::PackedStep packed;
-  partition::BuiltGraph built{};
-  partition::StepMemory memory{};
-};
 
 // Near the smallest limit a start may fit only with whole backwards: a rest of
 // its weight gradients after them takes more.
@@ -68,7 +47,7 @@ TEST(KnownStartTest, TellsWhereOnlyWholeBackwardsFit) {
     SCOPED_TRACE(more);
     job.training.memory_limit = Bytes(enough + enough * more / 10'000);
     const emulator::StageCostModel costs(job);
-    const TestStep first(*strategy, costs, batch);
+    const testing::TestStep first(*strategy, costs, batch);
     const PreparedJob& prepared = first.prepared;
     const partition::BuiltGraph& built = first.built;
     const partition::StepMemory& memory = first.memory;
@@ -110,7 +89,7 @@ TEST(KnownStartTest, WeightGradientsFillTheGapsBetweenTasks) {
   const auto& others = dynamic_cast<const StartsFromOthers&>(*strategy);
   const BatchMetadata batch = testing::RandomBatch(2, 60, 3);
   const emulator::StageCostModel costs(job);
-  const TestStep step(*strategy, costs, batch);
+  const testing::TestStep step(*strategy, costs, batch);
   PlanInput input;
   input.packed = &step.packed;
   input.budget.max_evaluations = 20;
@@ -161,7 +140,7 @@ TEST(ImproveAndRefineTest, ALateStartIsRefinedAndSearchedNoMore) {
   job.parallel.tp = 4;
   job.cluster.num_nodes = 2;
   const emulator::StageCostModel costs(job);
-  const TestStep first(*strategy, costs, batch);
+  const testing::TestStep first(*strategy, costs, batch);
   partition::StepMemory searched = AsIfPaired(first.memory);
   ASSERT_OK_AND_ASSIGN(const partition::BuiltGraph fewer,
                        WithoutFusedWeightGrads(first.built, searched));

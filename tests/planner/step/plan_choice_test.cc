@@ -21,6 +21,7 @@
 #include "planner/memory/stage_choices.h"
 #include "planner/strategies/pipeloom_strategy.h"
 #include "planner/strategy_abilities.h"
+#include "tests/planner/step/test_step.h"
 #include "tests/support/plan_first_step.h"
 #include "tests/support/small_job.h"
 #include "tests/support/status_matchers.h"
@@ -223,21 +224,9 @@ TEST(MakeToFitTest, KeepsTheOrderThatTheTensorsLeaveNoRoomFor) {
                    << "seed " << seed << " at " << percent << " %");
       job.training.memory_limit = Bytes(most * percent / 100);
       const emulator::StageCostModel costs(job);
-      ASSERT_OK_AND_ASSIGN(const partition::PackedStep packed,
-                           partition::PackStep(job, batch, 0));
       const auto strategy = MakePipeloom();
-      ASSERT_OK_AND_ASSIGN(const PreparedJob prepared,
-                           PrepareByRule(*strategy, costs, batch));
-      ASSERT_OK_AND_ASSIGN(
-          const Microbatches microbatches,
-          partition::SplitMicrobatches(job, packed, 0, prepared.partition));
-      ASSERT_OK_AND_ASSIGN(
-          const partition::BuiltGraph built,
-          partition::BuildStageGraph(costs, prepared.partition, microbatches,
-                                     {.split_backward = true}));
-      const partition::StepMemory memory = partition::MakeStepMemory(
-          costs, prepared.partition, microbatches, built.pairs,
-          StageChoices(costs, prepared.partition, microbatches));
+      const testing::TestStep step(*strategy, costs, batch);
+      const auto& [prepared, packed, microbatches, built, memory] = step;
       absl::StatusOr<MemorySchedule> made = strategy->MakeMemorySchedule(
           built.graph, memory, prepared.partition, 1, {.max_evaluations = 1});
       if (!made.ok()) continue;
@@ -312,18 +301,10 @@ TEST(PlanChoiceTest, AnAnswerWithoutRoomForTensorsGivesWayToOneThatHasIt) {
                    << "seed " << seed << " at " << percent << " %");
       job.training.memory_limit = Bytes(most * percent / 100);
       const emulator::StageCostModel costs(job);
-      ASSERT_OK_AND_ASSIGN(const partition::PackedStep packed,
-                           partition::PackStep(job, batch, 0));
       const auto pipeloom = MakePipeloom();
-      ASSERT_OK_AND_ASSIGN(PreparedJob prepared,
-                           PrepareByRule(*pipeloom, costs, batch));
-      ASSERT_OK_AND_ASSIGN(
-          const Microbatches microbatches,
-          partition::SplitMicrobatches(job, packed, 0, prepared.partition));
-      ASSERT_OK_AND_ASSIGN(
-          const partition::BuiltGraph built,
-          partition::BuildStageGraph(costs, prepared.partition, microbatches,
-                                     {.split_backward = true}));
+      const testing::TestStep step(*pipeloom, costs, batch);
+      const auto& [by_pipeloom, packed, microbatches, built, all] = step;
+      PreparedJob prepared = by_pipeloom;
       // No other choices could make room.
       const partition::StepMemory memory = partition::MakeStepMemory(
           costs, prepared.partition, microbatches, built.pairs,

@@ -47,19 +47,6 @@ constexpr KernelBytes kEagerLoss{.forward = 14, .backward = 28};
 constexpr KernelBytes kFp32Loss{.forward = 8, .backward = 0};
 constexpr KernelBytes kFp32LossStrided{.forward = 22, .backward = 8};
 
-// Bytes of an eager convolution under automatic mixed precision in addition to
-// those of fused kernels (emulator/ops/conv_ops.cc), counted from the operators
-// of PyTorch. An element of its input: the group norm's fp32 copy (6), moments
-// (4) and result (8), activation (8), cast (6) and the change of layout that
-// tensor cores need (4); backward, the casts (12), activation (12), norm (20)
-// and two changes of layout (8). An element of its output: layout (4) and half
-// of a residual sum (3); backward, layout (4) and the bias (2).
-constexpr KernelBytes kEagerConvIn{.forward = 36 - 8, .backward = 52 - 12};
-constexpr KernelBytes kEagerConvOut{.forward = 7, .backward = 6};
-// Its kernels: casts of input and weight, three of the norm, activation, cast,
-// two changes of layout, product and bias; backward about twice as many.
-constexpr double kKernelsAConvolution = 11;
-
 // Norm and residual of a block, bytes per element (NormAndResidual).
 constexpr double kNormForward = 10;
 constexpr double kNormBackward = 14;
@@ -400,18 +387,13 @@ KernelTraffic FrameworkPrices::ConvolutionTraffic() const {
   }
   const double tokens = Real(LayerTokens(layer_, shape_)) /
                         Real(int64_t{parallel_.tp} * parallel_.cp);
-  for (const ConvolutionSpec& c : layer_.convolutions) {
-    const double positions = tokens * c.scale * c.scale;
-    const double in = positions * Real(c.in);
-    const double out = positions * Real(c.out);
-    traffic.forward +=
-        Memory(kEagerConvIn.forward * in) + Memory(kEagerConvOut.forward * out);
-    traffic.backward += Memory(kEagerConvIn.backward * in) +
-                        Memory(kEagerConvOut.backward * out);
-    if (Graphs() == CudaGraphs::kIteration) continue;
-    traffic.forward_kernels += kKernelsAConvolution;
-    traffic.backward_kernels += 2 * kKernelsAConvolution;
-  }
+  const EagerPasses bytes = ConvolutionBytes(layer_, tokens);
+  traffic.forward = Memory(bytes.forward.streamed);
+  traffic.backward = Memory(bytes.backward.streamed);
+  if (Graphs() == CudaGraphs::kIteration) return traffic;
+  const EagerLaunches launches = ConvolutionLaunches(layer_);
+  traffic.forward_kernels = launches.forward;
+  traffic.backward_kernels = launches.backward;
   return traffic;
 }
 

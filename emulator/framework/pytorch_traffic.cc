@@ -95,6 +95,20 @@ constexpr double kBorders = 2 * 2;
 // 4,096 elements (docs/evaluation/pytorch.md).
 constexpr double kStridedBytesPerCycle = 7.5;
 
+// A convolution under automatic mixed precision in addition to fused kernels
+// (emulator/ops/conv_ops.cc). An element of its input: the group norm's fp32
+// copy (6), moments (4) and result (8), activation (8), cast (6) and the change
+// of layout that tensor cores need (4); backward, the casts (12), activation
+// (12), norm (20) and two changes of layout (8). An element of its output:
+// layout (4) and half of a residual sum (3); backward, layout (4) and the bias
+// (2).
+constexpr EagerPasses kConvolutionIn{.forward = {36 - 8, 0},
+                                     .backward = {52 - 12, 0}};
+constexpr EagerPasses kConvolutionOut{.forward = {7, 0}, .backward = {6, 0}};
+// Its kernels: casts of input and weight, three of the norm, activation, cast,
+// two changes of layout, product and bias; backward about twice as many.
+constexpr double kKernelsAConvolution = 11;
+
 }  // namespace
 
 EagerPasses PyTorchBytes(const LayerSpec& layer, double tokens,
@@ -137,6 +151,20 @@ EagerPasses PyTorchBytes(const LayerSpec& layer, double tokens,
   return sum;
 }
 
+EagerPasses ConvolutionBytes(const LayerSpec& layer, double tokens) {
+  EagerPasses sum;
+  for (const ConvolutionSpec& c : layer.convolutions) {
+    const double positions = tokens * c.scale * c.scale;
+    const double in = positions * Real(c.in);
+    const double out = positions * Real(c.out);
+    sum.forward.streamed += kConvolutionIn.forward.streamed * in +
+                            kConvolutionOut.forward.streamed * out;
+    sum.backward.streamed += kConvolutionIn.backward.streamed * in +
+                             kConvolutionOut.backward.streamed * out;
+  }
+  return sum;
+}
+
 EagerPasses IndexedRowBytes(const LayerSpec& layer, double tokens,
                             const ParallelLayout& parallel) {
   const FfnSpec& ffn = layer.ffn;
@@ -167,6 +195,11 @@ EagerLaunches PyTorchLaunches(const LayerSpec& layer, double tokens) {
     add(kWindow, std::ceil(tokens / Real(a.window)));
   }
   return sum;
+}
+
+EagerLaunches ConvolutionLaunches(const LayerSpec& layer) {
+  const double kernels = kKernelsAConvolution * Real(layer.convolutions.size());
+  return {.forward = kernels, .backward = 2 * kernels};
 }
 
 EagerLaunches RotationLaunches(const AttentionSpec& attention, double packed,

@@ -1,5 +1,6 @@
 // Kernels of a layer in plain PyTorch, as Hugging Face's transformers write a
-// Llama-like layer and its loss: each operation of the Python code is a kernel.
+// Llama-like layer and its loss, and diffusers a layer of convolutions: each
+// operation of the Python code is a kernel.
 #ifndef PIPELOOM_EMULATOR_FRAMEWORK_PYTORCH_TRAFFIC_H_
 #define PIPELOOM_EMULATOR_FRAMEWORK_PYTORCH_TRAFFIC_H_
 
@@ -30,6 +31,10 @@ struct EagerPasses {
 EagerPasses PyTorchBytes(const LayerSpec& layer, double tokens,
                          const ParallelLayout& parallel, bool fp32_loss);
 
+// Returns the bytes that one GPU moves for `tokens` tokens in a layer of
+// convolutions under automatic mixed precision.
+EagerPasses ConvolutionBytes(const LayerSpec& layer, double tokens);
+
 // Returns the bytes that one GPU moves in a layer with experts where PyTorch's
 // indexing sorts rows by experts: Megatron-Core's dispatcher of 2024 that
 // gathers tokens, which needs no all-to-all.
@@ -45,6 +50,9 @@ struct EagerLaunches {
 // Returns the kernels of a transformer layer for `tokens` tokens of a GPU.
 // Attention over windows calls its kernel once a window.
 EagerLaunches PyTorchLaunches(const LayerSpec& layer, double tokens);
+
+// Returns the kernels of a layer of convolutions.
+EagerLaunches ConvolutionLaunches(const LayerSpec& layer);
 
 // Returns how many kernels rotate queries and keys where separate PyTorch
 // operators do it, counted in kernels that take the host `per_kernel` each. One

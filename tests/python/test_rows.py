@@ -2,7 +2,6 @@
 step is what PyTorch computes of them."""
 import dataclasses
 import os
-import socket
 import sys
 import unittest
 
@@ -22,6 +21,8 @@ try:
     HAVE_GRPC = True
 except ImportError:
     HAVE_GRPC = False
+
+from gloo_ranks import free_port  # noqa: E402
 
 if HAVE_TORCH and HAVE_GRPC:
     from pipeloom import static_schedule as sp
@@ -104,11 +105,9 @@ class RowsTest(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            port = s.getsockname()[1]
-        dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}",
-                                rank=0, world_size=1)
+        dist.init_process_group(
+            "gloo", init_method=f"tcp://127.0.0.1:{free_port()}", rank=0,
+            world_size=1)
 
     @classmethod
     def tearDownClass(cls):

@@ -3,7 +3,6 @@ and buffers are those of one run."""
 import dataclasses
 import os
 import random
-import socket
 import sys
 import unittest
 
@@ -25,6 +24,8 @@ try:
     HAVE_GRPC = True
 except ImportError:
     HAVE_GRPC = False
+
+from gloo_ranks import free_port  # noqa: E402
 
 if HAVE_TORCH and HAVE_GRPC:
     from pipeloom import static_schedule as sp
@@ -292,11 +293,9 @@ class SecondRunTest(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            port = s.getsockname()[1]
-        dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}",
-                                rank=0, world_size=1)
+        dist.init_process_group(
+            "gloo", init_method=f"tcp://127.0.0.1:{free_port()}", rank=0,
+            world_size=1)
 
     @classmethod
     def tearDownClass(cls):

@@ -458,8 +458,8 @@ TEST(LateSendsTest, AReceiverWithRoomHasItsTensorsAtOnce) {
 }
 
 // Random orders with limits between the least and the most that they could
-// need: late sends break no further limit, delay nothing and keep to the rules
-// of a program.
+// need: late sends break no further limit and delay nothing, and the
+// independent check passes.
 TEST(LateSendsTest, RandomPlansStayRightAndBreakFewerLimits) {
   int broken = 0;
   int kept = 0;

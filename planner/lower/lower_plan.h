@@ -13,7 +13,8 @@
 // very end of the program, where the wait delays nothing.
 //
 // Where the receiver of a tensor has no room for it yet, the tensor can wait on
-// the rank that made it (SendTime).
+// the rank that made it (SendTime). The end of the task after which it is sent
+// then takes the place of the producer's end above.
 //
 // Activations that wait on the host leave right after their forward task.
 // Fetching them back begins early enough for the copies, one after another on

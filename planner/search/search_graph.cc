@@ -41,9 +41,9 @@
 #include "planner/core/reversed_graph.h"
 #include "planner/memory/smallest_limit.h"
 #include "planner/moves/order_search.h"
-#include "planner/moves/tabu_search.h"
 #include "planner/orders/classic_orders.h"
 #include "planner/search/exact_search.h"
+#include "planner/search/local_search.h"
 #include "planner/search/order_portfolio.h"
 #include "planner/search/search_worker.h"
 
@@ -346,8 +346,8 @@ bool SolveExactly(const FlatGraph& flat, const SearchBudget& budget,
   return exact.proven;
 }
 
-// Searches by moves alone, for graphs where the list scheduler's guard finds no
-// way to run microbatches one after another but an order exists all the same.
+// Searches by changes of an order alone, for graphs where the list scheduler's
+// guard finds no way to run microbatches one after another but an order exists.
 // Goes on from `best` if that has an order, as looking for one may take long.
 absl::Status SearchWithoutGuard(const StageGraph& graph, const FlatGraph& flat,
                                 const MemoryShortage& shortage, int64_t bound,
@@ -362,17 +362,11 @@ absl::Status SearchWithoutGuard(const StageGraph& graph, const FlatGraph& flat,
     best->Offer(retimer.Retime(decided.sequence), decided.sequence);
     best->evaluations = 1;
   }
-  TabuSearch tabu(flat);
-  tabu.Start(best->sequence);
-  Random random(seed);
-  while (best->time > bound && !budget.Exhausted(best->evaluations)) {
-    const int64_t steps =
-        std::min<int64_t>(16, budget.max_evaluations - best->evaluations);
-    const int64_t done = tabu.Run(steps, bound, random);
-    best->evaluations += done;
-    best->Offer(tabu.best_time(), tabu.best_sequence());
-    if (done < steps) break;
-  }
+  SearchBudget rest = budget;
+  rest.max_evaluations -= best->evaluations;
+  LocalAnswer answer{.time = best->time, .sequence = best->sequence};
+  best->evaluations += SearchLocally(flat, bound, seed, rest, &answer);
+  best->Offer(answer.time, answer.sequence);
   return absl::OkStatus();
 }
 

@@ -283,41 +283,53 @@ void WindowLister::Accept() {
   Refresh();
 }
 
+bool RandomWindows::Relist(const std::function<bool()>& may_go_on,
+                           const std::function<void(int64_t, int64_t)>& spend,
+                           WindowLister* lister, Random& random) const {
+  const auto n = static_cast<int64_t>(lister->sequence().size());
+  const int64_t least = std::min(n, kSmallest << random.Below(kDoublings + 1));
+  const int64_t size = std::min(n, least + random.Below(least));
+  const int64_t begin = random.Below(n - size + 1);
+  const bool may_gain =
+      lister->Choose(static_cast<size_t>(begin), static_cast<size_t>(size));
+  spend(0, 1 + size * kCost / n);
+  if (!may_gain) return false;
+  for (int64_t i = 0; i < kTries && may_go_on(); ++i) {
+    const int64_t reach = random.Below(5);
+    const WindowLister::Style style = {
+        .backwards = random.Below(2) == 0,
+        .by_tail = random.Below(2) == 0,
+        .noise = reach == 0 ? 0
+                            : 4 * mean_duration /
+                                  static_cast<double>(int64_t{1} << reach),
+        .patience = 0.5 * static_cast<double>(random.Below(3)),
+        .keeps_takers = is_limited && random.Below(2) == 0};
+    const int64_t time = lister->Try(style, lister->time() + 1, random);
+    spend(1, 1 + size * kCost / n);
+    if (time >= kNoLimit || lister->IsSame()) continue;
+    lister->Accept();
+    spend(0, SearchState::kTabuCost);
+    return true;
+  }
+  return false;
+}
+
 void RelistWindows::Run(const SearchBudget& budget) {
   SearchState& s = state();
-  Random& random = s.random();
-  const int64_t n = s.graph().num_tasks;
   if (!begun_ || lister_.time() != s.best_time()) {
     begun_ = true;
     lister_.Start(s.best_sequence());
     s.Spend(0, SearchState::kTabuCost);
   }
+  const RandomWindows windows{.mean_duration = s.mean_duration(),
+                              .is_limited = s.is_limited()};
+  const auto may_go_on = [&] { return s.MayGoOn(budget); };
+  const auto spend = [&](int64_t evaluations, int64_t cost) {
+    s.Spend(evaluations, cost);
+  };
   while (s.RoundMayGoOn(budget)) {
-    const int64_t least =
-        std::min(n, kSmallest << random.Below(kDoublings + 1));
-    const int64_t size = std::min(n, least + random.Below(least));
-    const int64_t begin = random.Below(n - size + 1);
-    const bool may_gain =
-        lister_.Choose(static_cast<size_t>(begin), static_cast<size_t>(size));
-    s.Spend(0, 1 + size * kCost / n);
-    if (!may_gain) continue;
-    for (int64_t i = 0; i < kTries && s.MayGoOn(budget); ++i) {
-      const int64_t reach = random.Below(5);
-      const WindowLister::Style style = {
-          .backwards = random.Below(2) == 0,
-          .by_tail = random.Below(2) == 0,
-          .noise = reach == 0 ? 0
-                              : 4 * s.mean_duration() /
-                                    static_cast<double>(int64_t{1} << reach),
-          .patience = 0.5 * static_cast<double>(random.Below(3)),
-          .keeps_takers = s.is_limited() && random.Below(2) == 0};
-      const int64_t time = lister_.Try(style, lister_.time() + 1, random);
-      s.Spend(1, 1 + size * kCost / n);
-      if (time >= kNoLimit || lister_.IsSame()) continue;
-      lister_.Accept();
-      s.Spend(0, SearchState::kTabuCost);
+    if (windows.Relist(may_go_on, spend, &lister_, s.random())) {
       s.Keep(lister_.time(), lister_.sequence());
-      break;
     }
   }
 }

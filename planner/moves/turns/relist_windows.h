@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -120,6 +121,20 @@ class WindowLister {
   std::vector<OpenRank> open_ranks_{};
   std::vector<std::vector<int32_t>> ready_{};  // Indexed by rank of the window.
   std::vector<int32_t> order_{};               // Tasks.
+};
+
+// Schedules windows drawn at random. Immutable.
+struct RandomWindows {
+  double mean_duration = 0;  // A task takes so many ns.
+  bool is_limited = false;   // Whether memory is short.
+
+  // Draws a window of the lister's sequence and schedules it in some styles,
+  // while `may_go_on`, until one is no longer and another order, which becomes
+  // the lister's. Returns whether there was one. `spend` is called with numbers
+  // of evaluations and their cost in sweeps.
+  bool Relist(const std::function<bool()>& may_go_on,
+              const std::function<void(int64_t, int64_t)>& spend,
+              WindowLister* lister, Random& random) const;
 };
 
 // Takes windows of the best answer at random.

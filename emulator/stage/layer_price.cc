@@ -129,6 +129,15 @@ bool PreparesBatch(const LayerSpec& layer, const LayerSetting& setting) {
          setting.setup.overlap == CommunicationOverlap::kNone;
 }
 
+// Returns the bytes a logit that an fp32 loss holds for a moment in its
+// backward: the gradient of the log-softmax and that of the logits. Megatron-
+// Core's own loss, fused or not, turns the softmax into its gradient, which is
+// cast to 16 bits (tensor_parallel/cross_entropy.py, fused_cross_entropy.py).
+// Where gathers are operators of PyTorch, so is the loss.
+int64_t LossScratch(const TrainingSetup& setup) {
+  return IsMegatron(setup) && !setup.keeps_gathered ? 2 : 8;
+}
+
 // Returns the size of one byte for each logit on one GPU.
 Bytes LogitsOnGpu(const LayerSpec& layer, const WorkShape& shape,
                   const ParallelLayout& parallel) {
@@ -272,11 +281,16 @@ LayerCost PriceLayer(const LayerSpec& layer, const WorkShape& whole,
   cost.scratch =
       ScratchOf(layer, shape, setting.parallel, setting.options.precision,
                 own_weights, setting.options.expert_imbalance);
-  // Forward: 16-bit logits, their fp32 copy and the log-softmax, which is kept.
-  // Backward: the log-softmax, its gradient and that of the logits.
-  cost.scratch.forward += (fp32_loss ? 8 : 0) * logits;
-  cost.scratch.fused += again + 8 * logits;
-  cost.scratch.split += again + 8 * logits;
+  // Forward: 16-bit logits, their fp32 copy and the log-softmax, which is kept,
+  // and which takes the place of the copy where the backward works in place.
+  const int64_t loss_scratch = LossScratch(setup);
+  cost.scratch.forward += (loss_scratch < 8 ? 4 : 8) * logits;
+  for (Bytes* scratch : {&cost.scratch.fused, &cost.scratch.split}) {
+    *scratch = fp32_loss && setup.framework != Framework::kTorchTitan
+                   // Gradients of the loss head's product are made afterwards.
+                   ? std::max(*scratch, loss_scratch * logits)
+                   : *scratch + again + loss_scratch * logits;
+  }
   for (size_t g = 0; g < cost.groups.size(); ++g) {
     const LayerActivations::Part& part = kept.groups[g];
     cost.groups[g].bytes = own_weights ? part.trained : part.frozen;

@@ -143,20 +143,29 @@ TEST(StageCost, CheckpointsByOperatorKeepEverySecondProduct) {
             without);
 }
 
-// 12 bytes a logit at the peak: 4 of the log-softmax, kept, and 8 of
-// the two gradients; the fused loss holds 2.
-TEST(StageCost, AnFp32LossHolds12BytesALogit) {
-  JobSpec job = JobOf({{LossHeadLayer()}}, {.tp = 2});
-  const int64_t logits = 1024 * LossHeadLayer().vocab / 2;
-  const StageCost fused =
-      StageCostModel(job).Cost(StageOf(1), Sequences(1, 1024), true);
-  job.setup.fp32_loss = true;
-  const StageCost fp32 =
-      StageCostModel(job).Cost(StageOf(1), Sequences(1, 1024), true);
-  EXPECT_EQ(fp32.activations - fused.activations, Bytes(2 * logits));
-  EXPECT_EQ(fp32.activations + fp32.scratch.fused - fused.activations -
-                fused.scratch.fused,
-            Bytes(10 * logits));
+// 4 bytes a logit are kept, in place of the 2 of the fused loss. At the peak
+// Megatron-Core has 2 more of the gradient, operators of PyTorch 8 of the
+// gradients of log-softmax and logits; those of the head's product come later.
+TEST(StageCost, AnFp32LossHolds6Or12BytesALogit) {
+  const int64_t logits = 8192 * LossHeadLayer().vocab / 2;
+  const auto scratch = [&](Framework framework, bool keeps_gathered) {
+    JobSpec job = JobOf({{LossHeadLayer()}}, {.tp = 2});
+    job.setup = SetupOf(framework);
+    job.setup.keeps_gathered = keeps_gathered;
+    job.setup.fp32_loss = false;
+    const StageCost fused =
+        StageCostModel(job).Cost(StageOf(1), Sequences(1, 8192), true);
+    job.setup.fp32_loss = true;
+    const StageCost fp32 =
+        StageCostModel(job).Cost(StageOf(1), Sequences(1, 8192), true);
+    EXPECT_EQ(fp32.activations - fused.activations, Bytes(2 * logits));
+    EXPECT_LT(fused.scratch.fused, fp32.scratch.fused);
+    return fp32.scratch.fused;
+  };
+  EXPECT_EQ(scratch(Framework::kMegatronCore, false), Bytes(2 * logits));
+  EXPECT_EQ(scratch(Framework::kMegatronBridge, false), Bytes(2 * logits));
+  EXPECT_EQ(scratch(Framework::kMegatronCore, true), Bytes(8 * logits));
+  EXPECT_EQ(scratch(Framework::kPyTorch, false), Bytes(8 * logits));
 }
 
 TEST(StageCost, GatheredInAPipelineWeightsAndGradientsAreWhole) {

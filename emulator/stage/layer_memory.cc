@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/numeric.h"
+#include "emulator/framework/score_kernels.h"
 #include "emulator/ops/layer_tokens.h"
 #include "emulator/ops/op_graph.h"
 #include "emulator/stage/layer_weights.h"
@@ -252,6 +253,64 @@ void Convert(Precision precision, Kept* kept) {
   }
 }
 
+// Returns what a layer keeps whose activation and rotation are operators of
+// PyTorch: the activated gate, which is multiplied by the other half; rotated
+// queries and keys, as values are a view of the product that made all three.
+// Plain PyTorch has a product for each and frees queries and keys.
+double OperatorBytes(const LayerSpec& layer, const TrainingSetup& setup,
+                     double tokens, const ParallelLayout& parallel) {
+  const AttentionSpec& a = layer.attention;
+  double width = 0;
+  const FfnSpec& f = layer.ffn;
+  if (f.gated && f.experts == 0) width += Real(f.hidden);
+  if (f.gated && f.experts > 0 && setup.framework == Framework::kPyTorch) {
+    // Also the experts' results, for the gradients of the router's weights.
+    width += Real((f.experts_per_token + f.shared_experts) * f.expert_hidden +
+                  f.experts_per_token * f.row_width(layer.hidden));
+  }
+  if (IsMegatron(setup) && a.kind != AttentionKind::kNone &&
+      a.query_rank == 0 && a.kv_rank == 0) {
+    width += Real((a.heads + HeldKvHeads(a, parallel)) * a.head_dim);
+  }
+  return 2 * tokens * width / parallel.tp;
+}
+
+// Returns 1, or 0.5 for a layer of one block.
+double ShareOfTwoBlocks(const LayerSpec& layer) {
+  return BlocksOf(layer) < 2 ? 0.5 : 1;
+}
+
+// Bytes an element that an RMS norm of transformers keeps (LlamaRMSNorm and its
+// like): the input in fp32, which its square and its product read, and for the
+// gradient of the weight the normed value in 16 bits.
+constexpr double kRmsNorm = 4;
+constexpr double kTrainedRmsNorm = 6;
+
+// Returns what a layer of plain PyTorch keeps of its RMS norms, beyond the
+// norms' inputs and outputs that are counted for every layer: a block's norm
+// keeps no 16-bit input, one of queries or keys hands its output on.
+double NormBytes(const LayerSpec& layer, const TrainingSetup& setup,
+                 double tokens, const ParallelLayout& parallel, bool trained) {
+  const AttentionSpec& a = layer.attention;
+  const double norm = trained ? kTrainedRmsNorm : kRmsNorm;
+  const double parts = setup.sequence_parallel ? parallel.tp : 1;
+  double bytes = 0;
+  if (layer.kind == LayerKind::kLossHead) {
+    // A layer norm, one kernel, has a bias too.
+    const bool is_rms = layer.vector_parameters < 2 * layer.hidden;
+    bytes = is_rms ? (norm - 2) * Real(layer.hidden) / parts : 0;
+  } else if (layer.ffn.gated && layer.modulation.vectors == 0 &&
+             layer.cross_attention.heads == 0) {
+    bytes =
+        (norm - 2) * 2 * Real(layer.hidden) * ShareOfTwoBlocks(layer) / parts;
+    if (a.kind != AttentionKind::kNone && a.query_key_norms) {
+      bytes += norm * Real((a.heads + HeldKvHeads(a, parallel)) * a.head_dim) /
+               parallel.tp;
+    }
+  }
+  return bytes * tokens;
+}
+
 }  // namespace
 
 LayerActivations ActivationsOf(const LayerSpec& layer, const WorkShape& shape,
@@ -352,6 +411,75 @@ Bytes AttentionCoreBytes(const LayerSpec& layer, const WorkShape& shape,
   }
   return Bytes(LayerTokens(layer, shape) * 4 * layer.attention.heads /
                parallel.gpus_per_rank());
+}
+
+UnfusedBytes UnfusedBytesOf(const LayerSpec& layer, const WorkShape& shape,
+                            const ParallelLayout& parallel,
+                            const TrainingSetup& setup, bool trained) {
+  UnfusedBytes bytes;
+  const bool plain =
+      setup.eager_pointwise && setup.framework == Framework::kPyTorch;
+  if (layer.kind != LayerKind::kTransformer) {
+    if (plain && layer.kind == LayerKind::kLossHead) {
+      bytes.kept = Bytes(static_cast<int64_t>(
+          NormBytes(layer, setup, Real(LayerTokens(layer, shape)) / parallel.cp,
+                    parallel, trained)));
+    }
+    return bytes;
+  }
+  double scores = 0;
+  double kept = 0;
+  double held = 0;
+  if (setup.attention == AttentionKernel::kUnfused &&
+      layer.attention.kind != AttentionKind::kNone &&
+      !setup.recompute_attention) {
+    const double heads =
+        Real(CeilDiv(layer.attention.heads, int64_t{parallel.tp}));
+    scores = ScoreKernelsOf(layer, shape, parallel, setup).kept_bytes * heads *
+             shape.squared_tokens / parallel.cp;
+  }
+  if (!setup.sequence_parallel && parallel.tp > 1) {
+    // Inputs and, where weights are trained, outputs of both blocks' norms;
+    // masks of dropout.
+    const double elements = Real(LayerTokens(layer, shape)) *
+                            Real(layer.hidden) / parallel.cp *
+                            (1 - 1.0 / parallel.tp) * ShareOfTwoBlocks(layer);
+    kept += (layer.dropout ? 6 : 4) * elements;
+    if (trained) held += 4 * elements;
+  }
+  const double tokens = Real(LayerTokens(layer, shape)) / parallel.cp;
+  if (setup.keeps_gathered && setup.sequence_parallel && trained) {
+    // The input of the first product of both blocks.
+    held += 4 * tokens * Real(layer.hidden) * (1 - 1.0 / parallel.tp) *
+            ShareOfTwoBlocks(layer);
+  }
+  if (setup.eager_pointwise && (setup.keeps_gathered || plain)) {
+    kept += OperatorBytes(layer, setup, tokens, parallel);
+  }
+  const AttentionSpec& a = layer.attention;
+  if (plain) kept += NormBytes(layer, setup, tokens, parallel, trained);
+  if (plain && setup.attention == AttentionKernel::kMasked &&
+      a.kind != AttentionKind::kNone) {
+    // Keys and values are repeated for each head of queries where there is a
+    // mask (transformers, sdpa_attention.py: use_gqa_in_sdpa).
+    kept += 2 * tokens *
+            Real((a.heads - std::min(HeldKvHeads(a, parallel), a.heads)) *
+                 (a.head_dim + a.value_width())) /
+            parallel.tp;
+  }
+  if (IsMegatron(setup) && a.kind != AttentionKind::kNone &&
+      a.query_key_norms) {
+    // Inputs of the norms of queries and keys: copies out of the product that
+    // made both with the values (TransformerEngine, ops/basic/rmsnorm.py).
+    kept += 2 * tokens *
+            Real((a.heads + HeldKvHeads(a, parallel)) * a.head_dim) /
+            parallel.tp;
+  }
+  bytes.held_for_weight_grad = Bytes(static_cast<int64_t>(held));
+  bytes.scores = Bytes(static_cast<int64_t>(scores));
+  bytes.kept = bytes.scores + Bytes(static_cast<int64_t>(kept)) +
+               bytes.held_for_weight_grad;
+  return bytes;
 }
 
 }  // namespace pipeloom::emulator

@@ -40,6 +40,7 @@
 #include "emulator/stage/layer_weights.h"
 #include "ir/job/model_spec.h"
 #include "ir/job/parallel_layout.h"
+#include "ir/job/training_setup.h"
 #include "ir/operator_group.h"
 #include "ir/plan/microbatches.h"
 
@@ -108,6 +109,19 @@ Bytes InputBytes(const LayerSpec& layer, const WorkShape& shape, int64_t width,
 // fused kernel.
 Bytes AttentionCoreBytes(const LayerSpec& layer, const WorkShape& shape,
                          const ParallelLayout& parallel);
+
+// Bytes that a layer keeps on a GPU, in addition to the activations above,
+// without fused kernels or without sequence parallelism, or if what it gathers
+// is kept. `held_for_weight_grad` is the part that a separate weight gradient
+// still needs, `scores` that of the attention's core.
+struct UnfusedBytes {
+  Bytes kept{};
+  Bytes scores{};
+  Bytes held_for_weight_grad{};
+};
+UnfusedBytes UnfusedBytesOf(const LayerSpec& layer, const WorkShape& shape,
+                            const ParallelLayout& parallel,
+                            const TrainingSetup& setup, bool trained);
 
 }  // namespace pipeloom::emulator
 

@@ -9,7 +9,6 @@
 #include "emulator/ops/layer_tokens.h"
 #include "emulator/stage/layer_memory.h"
 #include "emulator/stage/layer_weights.h"
-#include "emulator/stage/unfused_memory.h"
 
 namespace pipeloom::emulator {
 namespace {

@@ -457,6 +457,11 @@ struct StageCostState {
                         precision);
     };
     ScratchOfLayers scratch;
+    const bool makes_gradients =
+        trained && module.adapter_rank == 0 && MakesGradients(job);
+    const int64_t gradient_bytes = precision == Precision::kBf16
+                                       ? SummedGradientBytes(job.setup)
+                                       : BytesOf(precision).gradients;
     bool above_trained = needs_input_grad;
     for (int32_t i = 0; i < stage.num_layers; ++i) {
       const LayerId id(stage.first_layer.value() + i);
@@ -505,6 +510,12 @@ struct StageCostState {
       total.freed_by_backward += cost.freed_by_backward;
       scratch.Add(input_of(id), cost.activations, cost.freed_by_backward,
                   cost.scratch);
+      if (makes_gradients) {
+        const MadeGradients made =
+            GradientsMadeBy(module, id, parallel, gradient_bytes);
+        total.made.held += made.held;
+        total.made.scratch = std::max(total.made.scratch, made.scratch);
+      }
       for (size_t g = 0; g < total.groups.size(); ++g) {
         total.groups[g].again += cost.groups[g].again;
         total.groups[g].bytes += cost.groups[g].bytes;

@@ -9,6 +9,7 @@
 
 #include "base/fingerprint.h"
 #include "base/units.h"
+#include "emulator/stage/made_gradients.h"
 #include "emulator/stage/subgraph_cache.h"
 #include "ir/plan/partition.h"
 
@@ -53,6 +54,9 @@ struct StageCost {
   PassScratch scratch{};
   // The stage's input, which is all that a recomputed stage keeps.
   Bytes input{};
+  // Added by its first backward of a step, if gradients are not held all the
+  // step long (made_gradients.h).
+  MadeGradients made{};
   // Indexed by operator group; sums over the layers of the stage.
   GroupCosts groups{};
   // The stage's output tensor, which may cross to another rank.

@@ -142,7 +142,14 @@ class GraphBuilder {
     }
     StageCostModel::StepRanks step = costs_.Ranks(partition_, TimesOfPasses());
     if (!options_.memory.empty()) {
-      PIPELOOM_RETURN_IF_ERROR(ApplyPolicy(&step.ranks));
+      PIPELOOM_RETURN_IF_ERROR(ApplyPolicy(options_.memory, &step.ranks));
+    } else if (std::any_of(pairs_.begin(), pairs_.end(),
+                           [](const StagePair& pair) {
+                             return pair.makes_gradients;
+                           })) {
+      MemoryPolicy keep{.choices = {MemoryChoice{}}};
+      keep.choice_of.resize(pairs_.size());
+      PIPELOOM_RETURN_IF_ERROR(ApplyPolicy(keep, &step.ranks));
     }
     BuiltGraph built;
     built.model_flops = model_flops_;
@@ -241,6 +248,14 @@ class GraphBuilder {
                         size_t stages) {
     return run.tasks[static_cast<size_t>(j) * stages + stage];
   }
+  // Returns whether the one backward of each of the module's stages makes their
+  // gradients.
+  bool MakesGradients(ModuleId m) const {
+    return microbatches_.num_microbatches == 1 && runs_[m].num_subs == 1 &&
+           !runs_[m].idle && runs_[m].trainable &&
+           model_.modules[m].adapter_rank == 0 &&
+           emulator::MakesGradients(costs_.job());
+  }
   // Returns whether the gradient is passed on to before the module's stage.
   static bool NeedsInputGrad(const ModuleRun& run, size_t stage) {
     return run.fed_by_trainable || (run.trainable && stage > 0);
@@ -309,7 +324,8 @@ class GraphBuilder {
               {.forward = at.forward,
                .stage = id,
                .sub_microbatch = SubMicrobatchId(run.first_sub + j),
-               .needs_input_grad = NeedsInputGrad(run, s)});
+               .needs_input_grad = NeedsInputGrad(run, s),
+               .makes_gradients = MakesGradients(m)});
         }
         if (s > 0) {
           const StageTasks& before = At(run, j, s - 1, stages.size());
@@ -460,11 +476,12 @@ class GraphBuilder {
   }
 
   // Changes tasks, edges and ranks from everything kept to the policy.
-  absl::Status ApplyPolicy(IdVector<RankId, RankSpec>* ranks) {
+  absl::Status ApplyPolicy(const MemoryPolicy& policy,
+                           IdVector<RankId, RankSpec>* ranks) {
     PIPELOOM_ASSIGN_OR_RETURN(
         const PolicyEffects effects,
-        PolicyEffects::Create(costs_, partition_, microbatches_, slots_,
-                              options_.memory, pairs_, tasks_));
+        PolicyEffects::Create(costs_, partition_, microbatches_, slots_, policy,
+                              pairs_, tasks_));
     ApplyEffects(pairs_, effects.of_pair(), ranks, &tasks_, &edges_);
     return absl::OkStatus();
   }

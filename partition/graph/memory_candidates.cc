@@ -68,8 +68,10 @@ emulator::StageRow LayerCosts::RowOf(const emulator::StageCostModel& costs,
 
 LayerCosts::LayerCosts(const emulator::StageCostModel& costs,
                        const Stage& stage, const emulator::StageRow& row,
-                       const WorkShape& shape, bool needs_input_grad)
-    : host_bandwidth_(costs.job().cluster.device.host_bandwidth) {
+                       const WorkShape& shape, bool needs_input_grad,
+                       bool makes_gradients)
+    : host_bandwidth_(costs.job().cluster.device.host_bandwidth),
+      makes_gradients_(makes_gradients) {
   const WorkShape share =
       LargestShare(shape, costs.job().CopiesOf(stage.module));
   const std::vector<StageCost> of_slot =
@@ -137,6 +139,7 @@ MemoryEffect LayerCosts::Effect(const MemoryChoice& choice,
   std::vector<Segment> segments;
   segments.reserve(layers_.size());
   Bytes held_after;       // After the input gradient.
+  Bytes made;             // Gradients, which stay after the backward.
   Bytes before_segments;  // Kept by the segments so far.
   Bytes forward_peak;
   for (size_t i = 0; i < layers_.size();) {
@@ -156,6 +159,7 @@ MemoryEffect LayerCosts::Effect(const MemoryChoice& choice,
       scratch.Add(inputs_[j], layers_[j].activations,
                   layers_[j].freed_by_backward, layers_[j].scratch);
     }
+    held_after += segment.after;
     segment.before = segment.during;
     if (memory.recomputes_fully()) {
       segment.before = std::min(inputs_[i], segment.during);
@@ -170,18 +174,27 @@ MemoryEffect LayerCosts::Effect(const MemoryChoice& choice,
         std::max(forward_peak,
                  before_segments + ForwardPeak(i, end, memory, segment.before));
     before_segments += segment.before;
-    held_after += segment.after;
     segment.during += split ? scratch.Get().split : scratch.Get().fused;
+    for (size_t j = i; j < end && makes_gradients_; ++j) {
+      segment.during += layers_[j].made.scratch;
+      segment.after += layers_[j].made.held;
+      made += layers_[j].made.held;
+    }
     segments.push_back(segment);
     i = end;
   }
-  effect.forward_alloc = std::max(forward_peak, before_segments);
-  effect.forward_free =
-      effect.forward_alloc - before_segments + effect.offloaded;
+  // Memory is counted beyond that of gradients which the backward makes: the
+  // rank holds it throughout the step.
+  const Bytes held =
+      std::max(Bytes(0), before_segments - effect.offloaded - made);
+  effect.forward_alloc = std::max(
+      {forward_peak - made, before_segments - made, held + effect.offloaded});
+  effect.forward_free = effect.forward_alloc - held;
   effect.backward += effect.extra;
   // Copies are back when the backward begins.
-  effect.backward_alloc = WalkBack(segments) - effect.held();
-  effect.backward_free = effect.held() + effect.backward_alloc - held_after;
+  effect.backward_alloc =
+      std::max(WalkBack(segments) - made - held, effect.offloaded);
+  effect.backward_free = held + effect.backward_alloc - held_after;
   effect.weight_grad_free = held_after;
   effect.copy = TransferTime(effect.offloaded, host_bandwidth_);
   return effect;
@@ -354,7 +367,7 @@ StepMemory MakeStepMemory(
     memory.list_of[id] = entry->second;
     if (!is_new) continue;
     LayerCosts layers(costs, partition.stages[pair.stage], shape,
-                      pair.needs_input_grad);
+                      pair.needs_input_grad, pair.makes_gradients);
     std::vector<Like>& others =
         alike[LikeKey(partition.stages[pair.stage].module, shape.fingerprint(),
                       pair.needs_input_grad, split)];

@@ -48,6 +48,9 @@ struct StagePair {
   StageId stage{};
   SubMicrobatchId sub_microbatch{};
   bool needs_input_grad = false;
+  // Whether its backward is the one that makes the stage's gradients
+  // (emulator/stage/made_gradients.h).
+  bool makes_gradients = false;
   bool operator==(const StagePair&) const = default;
 };
 
@@ -93,13 +96,14 @@ struct MemoryEffect {
 class LayerCosts {
  public:
   LayerCosts(const emulator::StageCostModel& costs, const Stage& stage,
-             const WorkShape& shape, bool needs_input_grad)
-      : LayerCosts(costs, stage, RowOf(costs, stage), shape, needs_input_grad) {
-  }
+             const WorkShape& shape, bool needs_input_grad,
+             bool makes_gradients = false)
+      : LayerCosts(costs, stage, RowOf(costs, stage), shape, needs_input_grad,
+                   makes_gradients) {}
   // The same with RowOf(costs, stage), for several shapes.
   LayerCosts(const emulator::StageCostModel& costs, const Stage& stage,
              const emulator::StageRow& row, const WorkShape& shape,
-             bool needs_input_grad);
+             bool needs_input_grad, bool makes_gradients = false);
   // Returns the layers of the stage as stages of their own.
   static emulator::StageRow RowOf(const emulator::StageCostModel& costs,
                                   const Stage& stage);
@@ -139,6 +143,7 @@ class LayerCosts {
   Duration backward_compute_{};
   Duration fused_compute_{};
   Bandwidth host_bandwidth_{};
+  bool makes_gradients_ = false;
 };
 
 // A memory choice with its effect.

@@ -23,6 +23,7 @@ struct Variant {
   int32_t choice = 0;  // The first of those that equal the pair's.
   bool needs_input_grad = false;
   bool split = false;
+  bool makes_gradients = false;
   bool operator==(const Variant&) const = default;
 };
 
@@ -67,7 +68,8 @@ class EffectMaker {
   Variant VariantOf(StagePairId id, const StagePair& pair) const {
     return {.choice = first_equal_[static_cast<size_t>(policy_.choice_of[id])],
             .needs_input_grad = pair.needs_input_grad,
-            .split = !pair.weight_grad.is_none()};
+            .split = !pair.weight_grad.is_none(),
+            .makes_gradients = pair.makes_gradients};
   }
 
   // Returns the effect of a variant on a stage at a shape.
@@ -81,6 +83,7 @@ class EffectMaker {
             .Add(shape_print)
             .Add(variant.needs_input_grad)
             .Add(variant.split)
+            .Add(variant.makes_gradients)
             .Add(choice_prints_[static_cast<size_t>(variant.choice)])
             .Build();
     const auto [entry, is_new] = known_.try_emplace(
@@ -109,7 +112,7 @@ class EffectMaker {
     std::optional<emulator::StageRow>& row = layers_of_[slot];
     if (!row.has_value()) row = LayerCosts::RowOf(costs_, stage);
     const LayerCosts layers(costs_, stage, *row, shape,
-                            variant.needs_input_grad);
+                            variant.needs_input_grad, variant.makes_gradients);
     PolicyEffect made{.effect = layers.Effect(
                           policy_.choices[static_cast<size_t>(variant.choice)],
                           variant.split ? PassForm::kSplit : PassForm::kFused)};

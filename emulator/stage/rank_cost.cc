@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "base/numeric.h"
+#include "emulator/stage/made_gradients.h"
 #include "emulator/stage/stage_cost.h"
 #include "emulator/stage/stage_cost_state.h"
 
@@ -105,7 +106,8 @@ StageMemory StageCostModel::Memory(const Stage& stage) const {
     memory.weights += state.Stored(trained, bytes.weights,
                                    OptimizerSharding::kZero3, parallel);
   }
-  memory.gradients = state.Stored(trained, bytes.gradients,
+  memory.gradients = (HasBuckets(state.job) ? 2 : 1) *
+                     state.Stored(trained, bytes.gradients,
                                   OptimizerSharding::kZero2, parallel);
   // The gradients of one layer are whole until they are reduced, all of them if
   // that is once a step.

@@ -42,5 +42,26 @@ TEST(MadeGradients, OfASharedTableAreMadeByTheHead) {
   EXPECT_EQ(embedding.scratch, 2 * table);
 }
 
+// DistributedDataParallel's buckets are as large as the gradients.
+TEST(MadeGradients, BucketsOfReplicasAreHeldInAdditionToGradients) {
+  const auto gradients = [](const ParallelLayout& parallel,
+                            OptimizerSharding sharding, Framework framework) {
+    JobSpec job = PyTorchJob(parallel);
+    job.setup.framework = framework;
+    job.training.optimizer_sharding = sharding;
+    return StageCostModel(job).Memory(StageOf(4)).gradients;
+  };
+  const Bytes alone =
+      gradients({}, OptimizerSharding::kNone, Framework::kPyTorch);
+  EXPECT_EQ(gradients({.dp = 2}, OptimizerSharding::kNone, Framework::kPyTorch),
+            2 * alone);
+  EXPECT_EQ(
+      gradients({.dp = 2}, OptimizerSharding::kZero1, Framework::kPyTorch),
+      alone);
+  EXPECT_EQ(
+      gradients({.dp = 2}, OptimizerSharding::kNone, Framework::kMegatronCore),
+      alone);
+}
+
 }  // namespace
 }  // namespace pipeloom::emulator

@@ -171,6 +171,22 @@ std::string MegatronDivision(const JobSpec& job, const TrainerFile& schedule) {
   return text;
 }
 
+// Returns a comment if the step was predicted with a loss that Megatron-LM does
+// not have by itself. There is no argument for it: Megatron-LM has refused
+// "--cross-entropy-fusion-impl te" since 2026.
+std::string LossComment(const JobSpec& job) {
+  const ModuleSpec& last = LastModule(job);
+  const LayerId end(last.layers.size() - 1);
+  if (job.setup.fp32_loss || last.layers[end].kind != LayerKind::kLossHead) {
+    return "";
+  }
+  return "# the prediction has Transformer Engine's loss "
+         "(--cross-entropy-loss-fusion\n# --cross-entropy-fusion-impl te), "
+         "which newer Megatron-LM refuses; its own holds\n# 4 bytes more for "
+         "each logit of a GPU: \"setup\": {\"fp32_loss\": true} plans with "
+         "it\n";
+}
+
 // Returns the arguments of the settings with which the step was predicted and
 // that Megatron-LM does not have by itself.
 std::string MegatronSettings(const JobSpec& job) {
@@ -205,6 +221,7 @@ std::string MegatronSettings(const JobSpec& job) {
         break;
     }
   }
+  text += LossComment(job);
   if (HasExperts(LastModule(job))) {
     text += "--moe-grouped-gemm\n";
     if (layout.ep > 1) {

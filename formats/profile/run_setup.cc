@@ -92,6 +92,11 @@ TrainingSetup SetupOfFramework(absl::string_view name) {
   } else if (absl::StartsWithIgnoreCase(name, "megatron")) {
     setup.host_per_kernel = bridge.host_per_kernel;
   }
+  if (absl::StartsWithIgnoreCase(name, "megatron-swift")) {
+    // Megatron-Core's own loss, and no overlap_grad_reduce, unless it is told.
+    setup.fp32_loss = true;
+    setup.overlap = CommunicationOverlap::kNone;
+  }
   return setup;
 }
 

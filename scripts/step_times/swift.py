@@ -24,6 +24,9 @@ SWIFT = {
 # version and the guide to Qwen3's training have it) and kept the time when it
 # was changed to two stages. No expert_tensor_parallel_size: that of tp.
 PUBLISHED = {"moe/qwen3_moe.sh": {"tp": 2, "pp": 1, "etp": 2}}
+# cross_entropy_fusion_impl te in the first version, which was measured; others
+# have Megatron-Core's.
+TE_LOSS = {"fp8/benchmark.sh"}
 
 
 def swift(row):
@@ -32,17 +35,21 @@ def swift(row):
     if known is None:
         return None
     cluster, words, length = known
-    # cross_entropy_loss_fusion; gradients are summed in fp32.
-    # attention_backend of the scripts is the package flash_attn.
+    # Gradients are summed in fp32. attention_backend of the scripts is the
+    # package flash_attn.
     setup = {"attention": "flash2",
              "precision": "fp8" if "fp8" in row["precision"] else "bf16",
              "sharding": "zero1", "weight_gathers": "wait", "host_us": 30,
              "recompute": row["recompute"].split(",")[0],
              # memory(GiB) of its log (megatron/callbacks/print.py).
              "peak": "reserved"}
+    # Otherwise cross_entropy_loss_fusion by Megatron-Core, on fp32 logits.
+    if script in TE_LOSS:
+        setup["loss"] = "fused"
     if setup["precision"] == "fp8":
-        # fp8_param_gather; moments in 16 bits.
-        setup.update(weight_bytes=1, held_weight_bytes=1, optimizer_bytes=8)
+        # fp8_param_gather; TransformerEngine holds each weight also transposed
+        # (pytorch/module/base.py, columnwise). Moments in 16 bits.
+        setup.update(weight_bytes=1, optimizer_bytes=8)
     samples = int(row["seq"]) // length
     layout = {k: row[k] for k in ("tp", "pp", "vp", "cp", "ep", "dp")}
     layout.update(PUBLISHED.get(script, {}))

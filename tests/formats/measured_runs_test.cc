@@ -110,6 +110,14 @@ TEST(MeasuredRunsTest, AFrameworkSaysHowLongItsHostTakes) {
   EXPECT_EQ(host_of("llm-foundry"), 0);
 }
 
+// Its arguments have these defaults.
+TEST(MeasuredRunsTest, SwiftHasMegatronsOwnLossAndOverlapsNoUpdates) {
+  const TrainingSetup swift = SetupOfFramework("megatron-swift");
+  EXPECT_TRUE(swift.fp32_loss);
+  EXPECT_EQ(swift.overlap, CommunicationOverlap::kNone);
+  EXPECT_FALSE(SetupOfFramework("megatron-simumax").fp32_loss);
+}
+
 TEST(MeasuredRunsTest, ARunMayNameAModelAndTheImagesOfItsSamples) {
   std::string row = kRow;
   row.replace(row.find("layers=4 hidden=512 heads=8 ffn=2048 vocab=1000"), 47,

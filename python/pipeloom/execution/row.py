@@ -70,8 +70,32 @@ class _Span:
         self._item = item
         self._runs = runs
         self._random: Optional[HostRandom] = None  # Set by the first run.
+        self._error: Optional[BaseException] = None  # Of the first run.
+
+    def checkpointed(self, value: Any) -> Any:
+        """Returns the output of the first run. Its error is raised behind
+        checkpoint(), which else leaves hooks on saved tensors in force for as
+        long as the error's traceback exists."""
+        output = checkpoint(self, value, use_reentrant=False)
+        error, self._error = self._error, None
+        try:
+            if error is not None:
+                raise error
+            return output
+        finally:
+            del error
 
     def __call__(self, value: Any) -> Any:
+        first = self._random is None
+        try:
+            return self._run(value)
+        except BaseException as error:  # pylint: disable=broad-except
+            if not first:
+                raise
+            self._error = error
+            return None
+
+    def _run(self, value: Any) -> Any:
         before, self._random = self._random, self._random or HostRandom()
         with (contextlib.nullcontext() if before is None else
               before.restored()), self._runs.run(value) as given:
@@ -115,9 +139,8 @@ class Choices:
                        choice[end] == "RECOMPUTE"):
                     end += 1
                 span = layers[at:end]
-                x = checkpoint(_Span(span, item, TwoRuns(
-                    self._habits, span, batch=self._batch)), x,
-                    use_reentrant=False)
+                x = _Span(span, item, TwoRuns(
+                    self._habits, span, batch=self._batch)).checkpointed(x)
             elif groups:
                 with making_again(groups, self._device, (layers[at],),
                                   self._habits):

@@ -300,9 +300,12 @@ class Step:
             self.x._undelivered = self.transport  # Reasons are on their way.
         else:
             self._end_without()
-        if told or lost:
-            raise failure.StepFailed(why) from (None if told else error)
-        raise error
+        try:
+            if told or lost:
+                raise failure.StepFailed(why) from (None if told else error)
+            raise error
+        finally:
+            del error  # Its traceback has this frame, which would keep it.
 
     def _go_without(self, op: str, arg: int, why: str, lost: bool) -> None:
         """Does what other ranks need of an instruction after an error. `lost`:

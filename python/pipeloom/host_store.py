@@ -7,7 +7,7 @@ from typing import Any, Dict, Iterable, List, Optional, Tuple
 import torch
 
 from pipeloom.execution.gradients import local
-from pipeloom.recompute import storage_of
+from pipeloom.recompute import is_one_array, storage_of
 
 
 class _Held:
@@ -24,12 +24,14 @@ class _Held:
 class HostStore:
     """Tensors saved inside of saving() go to the host at leave() and return at
     back(), both at the times that the plan says. Parameters stay on the
-    device."""
+    device, and so do tensors made of several others, such as sparse, nested and
+    quantized ones."""
 
     def __init__(self, device: torch.device,
                  parameters: Iterable[torch.Tensor]) -> None:
         self._device = device
-        self._stays = {storage_of(local(p.detach()))._cdata for p in parameters}
+        self._stays = {storage_of(own)._cdata for p in parameters
+                       for own in (local(p.detach()),) if _can_leave(own)}
         # Indexed by storage; the tensor keeps its address from being reused.
         self._saved: Dict[int, _Held] = {}
         self._away: List[_Held] = []
@@ -44,6 +46,8 @@ class HostStore:
             own = tensor.detach()
             held, view = self._pack(local(own))
             return held, _Divided(view, own) if held is not None else tensor
+        if not _can_leave(tensor):
+            return None, tensor.detach()
         storage = storage_of(tensor)
         if storage._cdata in self._stays:
             return None, tensor
@@ -75,6 +79,11 @@ class HostStore:
             held.whole = held.whole.to(self._device, copy=True)
             held.away = False
         self._away = []
+
+
+def _can_leave(tensor: torch.Tensor) -> bool:
+    return (is_one_array(tensor) and
+            not hasattr(tensor, "__tensor_flatten__"))  # A wrapper of others.
 
 
 class _Divided:

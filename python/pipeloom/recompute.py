@@ -140,15 +140,15 @@ class _Scope:
         self.calls = 0
         # Indexed by storage, with the version that was made; a weak reference
         # keeps its address from being reused.
-        self.made: Dict[int, Tuple[Any, _Region, int, int]] = {}
+        self.made: Dict[Any, Tuple[Any, _Region, int, int]] = {}
         self.inside: Optional[_Region] = None
-        self.inside_inputs: Collection[int] = ()
+        self.inside_inputs: Collection[Any] = ()
         self.saved_inside = 0
 
     def pack(self, tensor: torch.Tensor) -> _Packed:
         packed = _Packed()
         packed.requires_grad = tensor.requires_grad
-        key = storage_of(tensor)._cdata
+        key = _key_of(tensor)
         made = self.made.get(key)
         if made is not None and not made[0].expired() and (
                 made[3] == tensor._version):
@@ -177,8 +177,8 @@ class _Scope:
                          self.runs(self.calls))
         self.calls += 1
         self.inside = region
-        self.inside_inputs = {storage_of(t)._cdata for t in inputs
-                              if isinstance(t, torch.Tensor)}
+        self.inside_inputs = {_key_of(t) for t in inputs
+                              if isinstance(t, torch.Tensor)} - {None}
         self.saved_inside = 0
         try:
             with region.runs.run(None):
@@ -188,8 +188,8 @@ class _Scope:
         for index, t in enumerate(_as_tuple(outputs)):
             if not isinstance(t, torch.Tensor):
                 continue
-            key = storage_of(t)._cdata
-            if key not in self.inside_inputs:
+            key = _key_of(t)
+            if key is not None and key not in self.inside_inputs:
                 self.made[key] = (_WeakStorage(t), region, index, t._version)
         return outputs
 
@@ -212,6 +212,16 @@ def storage_of(tensor: torch.Tensor) -> Any:
     if hasattr(tensor, "untyped_storage"):
         return tensor.untyped_storage()
     return tensor.storage().untyped()  # torch 1.13
+
+
+def is_one_array(tensor: torch.Tensor) -> bool:
+    """Whether the elements lie in one storage of the tensor's own, unlike those
+    of sparse and nested tensors."""
+    return tensor.layout == torch.strided and not tensor.is_nested
+
+
+def _key_of(tensor: torch.Tensor) -> Optional[int]:
+    return storage_of(tensor)._cdata if is_one_array(tensor) else None
 
 
 def _as_tuple(outputs: Any) -> Tuple[Any, ...]:

@@ -8,7 +8,8 @@ layers
 - whose weight or bias is computed from other parameters (weight_norm, prune) or
   is a parameter of a module of another kind, too;
 - whose `forward` was replaced;
-- inside of modules that FSDP shards or torch.compile compiles.
+- inside of modules that FSDP shards or torch.compile compiles, and in calls
+  within torch.func.vmap, grad and the like.
 
 A stage may also use a layer's weight without the layer. The weight's hooks are
 then called twice for one forward, each time with a part of the gradient. A
@@ -91,6 +92,9 @@ class WeightGradients:
 # compile.
 _WHOLE = ("FSDPModule", "FullyShardedDataParallel", "OptimizedModule")
 
+# Whether a transform of torch.func, such as vmap, runs a function.
+_is_transformed: Callable[[], bool] = getattr(
+    torch._C, "_are_functorch_transforms_active", lambda: False)
 _is_compiling: Callable[[], bool] = getattr(
     getattr(torch, "compiler", None), "is_compiling", lambda: False)
 
@@ -140,7 +144,7 @@ def _forward(store: WeightGradients, layer: nn.Linear,
     dtype = None if _is_compiling() else _type_of(x, weight, bias)
     if (dtype is None or not torch.is_grad_enabled() or
             not weight.requires_grad or not _can_wait(weight) or
-            not _can_wait(bias)):
+            not _can_wait(bias) or _is_transformed()):
         return nn.functional.linear(x, weight, bias)
     use = _Use(store, weight, bias, dtype)
     gate = _Gate.apply(weight.new_zeros(0).requires_grad_(True), use)

@@ -140,8 +140,34 @@ if HAVE_TORCH:
             y = self.linear(x)
             return torch.cat([y, y]).t()[:, :len(x)].t()
 
-    MODELS = (Stage, Twice, LowRank, OwnCheckpoint, Autocast, Frozen, Ids,
-              Ignores, View)
+    class Sparse(Stage):
+        """Saves a sparse matrix for the backward."""
+
+        def work(self, x, item):
+            neighbours = torch.eye(len(x)).to_sparse() * 2.0
+            return torch.sparse.mm(neighbours, torch.tanh(self.linear(x)))
+
+    class Nested(Stage):
+        """Works on sequences of different lengths as one nested tensor."""
+
+        def work(self, x, item):
+            y = torch.nested.nested_tensor_from_jagged(
+                x, torch.tensor([0, 1, len(x)]))
+            return torch.tanh(self.linear(y)).values()
+
+    class Mapped(Stage):
+        """Is called for each row by torch.func."""
+
+        def work(self, x, item):
+            return torch.func.vmap(
+                lambda row: torch.tanh(self.linear(row)))(x)
+
+    MODELS = [Stage, Twice, LowRank, OwnCheckpoint, Autocast, Frozen, Ids,
+              Ignores, View, Sparse]
+    if hasattr(torch, "func"):
+        MODELS.append(Mapped)
+    if hasattr(torch.nested, "nested_tensor_from_jagged"):
+        MODELS.append(Nested)
 
 
 def stages_of(ranks):

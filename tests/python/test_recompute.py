@@ -149,6 +149,37 @@ class LayerTest(unittest.TestCase):
                 self.assertEqual(alive[group], group not in groups,
                                  f"{group} of {groups}")
 
+    def test_sparse_and_nested_tensors(self):
+        """They may be results of groups, and saved within and outside."""
+        rows = torch.eye(4).to_sparse() * 2.0
+
+        def sparse(x, w):
+            y = again("activations", lambda t: torch.sparse.mm(
+                rows, torch.tanh(t)), x @ w)
+            more = again("norms", lambda t: t * 2.0, rows)
+            return torch.sparse.mm(more, y)
+
+        def nested(x, w):
+            y = torch.nested.nested_tensor_from_jagged(
+                x, torch.tensor([0, 1, 4]))
+            y = again("activations", torch.tanh, y @ w)
+            return again("norms", torch.sin, y * 2.0).values()
+
+        kinds = [sparse]
+        if hasattr(torch.nested, "nested_tensor_from_jagged"):
+            kinds.append(nested)
+        for kind in kinds:
+            found = []
+            for groups in ((), ("norms",), ("norms", "activations")):
+                torch.manual_seed(0)
+                x, w = (torch.randn(4, 4, requires_grad=True) for _ in "xw")
+                with making_again(groups, torch.device("cpu")):
+                    y = kind(x, w)
+                y.square().sum().backward()
+                found.append([y.detach(), x.grad, w.grad])
+                self.assertLess(off(found[-1], found[0]), 1e-6,
+                                f"{kind.__name__}, {groups}")
+
     def test_a_group_that_does_not_exist_is_named(self):
         with self.assertRaisesRegex(ValueError, "norm.*there are"):
             again("norm", torch.tanh, torch.zeros(1))

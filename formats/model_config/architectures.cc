@@ -1,16 +1,48 @@
 #include "formats/model_config/architectures.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_format.h"
 #include "formats/model_config/decoders.h"
 
 namespace pipeloom::formats {
 namespace {
 
+// Replaces the head of a language model where the configuration names a class
+// with another one.
+void ReadHead(const ConfigNode& config, LayerSpec* head) {
+  const std::vector<std::string> names = config.Texts("architectures");
+  if (names.empty() || head->kind != LayerKind::kLossHead) return;
+  const std::string& name = names[0];
+  const bool of_tokens = absl::EndsWith(name, "ForTokenClassification");
+  if (of_tokens || absl::EndsWith(name, "ForSequenceClassification")) {
+    int64_t labels = config.Child("id2label").NumFields();
+    if (const auto number = config.Optional("num_labels", kVocab)) {
+      labels = *number;
+    }
+    if (labels == 0) labels = 2;  // The default of all classes.
+    head->vocab = labels;
+    head->tied = false;
+    if (of_tokens) head->vector_parameters += labels;
+    config.notes().Assume(
+        absl::StrFormat("the head is %d wide, as that of %s", labels, name));
+  } else if (!absl::EndsWith(name, "ForCausalLM") &&
+             !absl::EndsWith(name, "LMHeadModel") &&
+             !absl::EndsWith(name, "ForConditionalGeneration")) {
+    config.notes().Assume(absl::StrFormat(
+        "%s has the head of a language model over the vocabulary", name));
+  }
+}
+
 // A model that is one language model.
 void ReadLanguageModel(const ConfigNode& config, Draft* draft) {
-  AddDecoder(config, "", {}, draft);
+  const ModuleId backbone = AddDecoder(config, "", {}, draft);
+  ReadHead(config, &draft->LastLayer(backbone));
 }
 
 constexpr std::pair<absl::string_view, ArchitectureReader> kArchitectures[] = {

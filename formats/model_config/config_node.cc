@@ -258,6 +258,10 @@ std::vector<std::string> ConfigNode::Texts(absl::string_view name) const {
   return values;
 }
 
+int64_t ConfigNode::NumFields() const {
+  return value_ == nullptr ? 0 : static_cast<int64_t>(value_->keys.size());
+}
+
 std::vector<std::string> ConfigNode::Objects() const {
   std::vector<std::string> names;
   if (value_ == nullptr) return names;

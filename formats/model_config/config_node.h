@@ -87,6 +87,7 @@ class ConfigNode {
   std::vector<std::vector<int64_t>> IntLists(absl::string_view name,
                                              ConfigRange range) const;
   std::vector<std::string> Texts(absl::string_view name) const;
+  int64_t NumFields() const;
   // Returns the names of the fields that hold an object, in their order.
   std::vector<std::string> Objects() const;
 

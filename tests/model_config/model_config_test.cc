@@ -44,6 +44,30 @@ TEST(ModelConfigTest, ParametersEqualThoseOfTheRealClasses) {
   EXPECT_EQ(compared, static_cast<int>(golden.size()));
 }
 
+// Of a reward model, a classifier of tokens, and a class without a head.
+TEST(ModelConfigTest, HeadsAreThoseOfTheClassThatArchitecturesNames) {
+  json config = Llama();
+  const int64_t rest = 8030261248 - 128256 * 4096;
+  const auto read = [&config](const char* name) {
+    config["architectures"] = {name};
+    return Read(config);
+  };
+  ASSERT_OK_AND_ASSIGN(ConfigModel model,
+                       read("LlamaForSequenceClassification"));
+  EXPECT_EQ(Parameters(model.model), rest + 2 * 4096);
+  EXPECT_THAT(model.assumed, Contains(HasSubstr("the head is 2 wide")));
+  config["num_labels"] = 1;
+  ASSERT_OK_AND_ASSIGN(model, read("LlamaForSequenceClassification"));
+  EXPECT_EQ(Parameters(model.model), rest + 4096);
+  ASSERT_OK_AND_ASSIGN(model, read("LlamaForTokenClassification"));
+  EXPECT_EQ(Parameters(model.model), rest + 4096 + 1);
+  ASSERT_OK_AND_ASSIGN(model, read("LlamaModel"));
+  EXPECT_EQ(Parameters(model.model), 8030261248);
+  EXPECT_THAT(model.assumed, Contains(HasSubstr("LlamaModel has the head of")));
+  ASSERT_OK_AND_ASSIGN(model, read("LlamaForCausalLM"));
+  EXPECT_THAT(model.assumed, IsEmpty());
+}
+
 TEST(ModelConfigTest, EveryModelIsReadAgainFromItsFile) {
   const json configs = ReadFixture("configs.json");
   for (const auto& [name, config] : configs.items()) {

@@ -39,11 +39,14 @@ def transformers_count(config):
     import transformers
     import torch
     kind = config["model_type"]
+    named = (config.get("architectures") or [""])[0]
     described = (getattr(transformers, CONFIGS[kind]) if kind in CONFIGS
                  else transformers.CONFIG_MAPPING[kind])
     made = described.from_dict(dict(config))
     with torch.device("meta"):
-        if kind in CLASSES:
+        if named and hasattr(transformers, named):
+            model = getattr(transformers, named)(made)
+        elif kind in CLASSES:
             model = getattr(transformers, CLASSES[kind])(made)
         else:
             for auto in (transformers.AutoModelForCausalLM,

@@ -54,6 +54,8 @@ constexpr std::pair<absl::string_view, ArchitectureReader> kArchitectures[] = {
     {"SD3Transformer2DModel", ReadStableDiffusion3},
     {"WanTransformer3DModel", ReadWan},
     {"gemma3", ReadGemma3},
+    {"glm46v", ReadGlm46v},
+    {"glm4v", ReadGlm4v},
     {"glm4v_moe", ReadGlm4vMoe},
     {"idefics3", ReadSmolVlm},
     {"internvl", ReadInternVl},

@@ -25,6 +25,8 @@ std::vector<std::string> ArchitectureTypes();
 
 // multimodal/
 void ReadGemma3(const ConfigNode& config, Draft* draft);
+void ReadGlm46v(const ConfigNode& config, Draft* draft);
+void ReadGlm4v(const ConfigNode& config, Draft* draft);
 void ReadGlm4vMoe(const ConfigNode& config, Draft* draft);
 void ReadKimiVl(const ConfigNode& config, Draft* draft);
 void ReadLlama4(const ConfigNode& config, Draft* draft);

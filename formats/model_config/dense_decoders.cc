@@ -68,6 +68,75 @@ ModuleSpec ReadMistral(const ConfigNode& config) {
       config, MakeDense(config, ReadDecoderShape(config, {.kv_heads = 8}), {}));
 }
 
+ModuleSpec ReadMinistral3(const ConfigNode& config) {
+  return WithWindows(
+      config,
+      MakeDense(config,
+                ReadDecoderShape(config, {.kv_heads = 8, .head_dim = 128}),
+                {}));
+}
+
+ModuleSpec ReadSeedOss(const ConfigNode& config) {
+  return MakeDense(
+      config, ReadDecoderShape(config, {.kv_heads = 8, .head_dim = 128}),
+      {.biases = {.query_key_value = config.Flag("attention_bias", true),
+                  .attention_output = config.Flag("attention_out_bias", false),
+                  .ffn = config.Flag("mlp_bias", false)}});
+}
+
+ModuleSpec ReadSmolLm3(const ConfigNode& config) {
+  const bool bias = config.Flag("attention_bias", false);
+  ModuleSpec module =
+      MakeDense(config, ReadDecoderShape(config, {.kv_heads = 4, .tied = true}),
+                {.biases = {.query_key_value = bias,
+                            .attention_output = bias,
+                            .ffn = config.Flag("mlp_bias", false)}});
+  if (config.Flag("use_sliding_window", false)) {
+    // Layers without rotary positions have a window.
+    const int64_t interval =
+        config.Optional("no_rope_layer_interval", kLayers).value_or(4);
+    SetWindows(
+        config, config.Optional("sliding_window", kVocab).value_or(0),
+        [interval](int64_t layer) { return (layer + 1) % interval == 0; },
+        &module);
+  }
+  return module;
+}
+
+ModuleSpec ReadErnie45(const ConfigNode& config) {
+  const bool bias = config.Flag("use_bias", false);
+  return MakeDense(
+      config,
+      ReadDecoderShape(config, {.kv_heads = 2, .head_dim = 128, .tied = true}),
+      {.biases = {bias, bias, bias}});
+}
+
+ModuleSpec ReadHunYuanDense(const ConfigNode& config) {
+  const bool bias = config.Flag("attention_bias", false);
+  return MakeDense(
+      config, ReadDecoderShape(config, {}),
+      {.biases = {.query_key_value = bias, .attention_output = bias},
+       .query_key_norms = true});
+}
+
+ModuleSpec ReadGlm4(const ConfigNode& config) {
+  return MakeDense(
+      config, ReadDecoderShape(config, {.kv_heads = 2, .head_dim = 128}),
+      {.biases = {.query_key_value = config.Flag("attention_bias", true)},
+       .norms_of_layer = 4});
+}
+
+ModuleSpec ReadGlm4vText(const ConfigNode& config) {
+  return MakeDense(
+      config,
+      ReadDecoderShape(config, {.hidden = 4096,
+                                .layers = 40,
+                                .heads = 32,
+                                .kv_heads = 2,
+                                .vocab = 151552}),
+      {.biases = {.query_key_value = true}, .norms_of_layer = 4, .ffn = 13696});
+}
+
 ModuleSpec ReadQwen2(const ConfigNode& config) {
   return WithUpperWindows(
       config, MakeDense(config,
@@ -164,6 +233,14 @@ ModuleSpec ReadOlmo2(const ConfigNode& config) {
         (layer.attention.heads + layer.attention.kv_heads) *
         layer.attention.head_dim;
   }
+  return module;
+}
+
+ModuleSpec ReadOlmo3(const ConfigNode& config) {
+  ModuleSpec module = ReadOlmo2(config);
+  SetWindows(
+      config, config.Int("sliding_window", kVocab, 4096),
+      [](int64_t layer) { return (layer + 1) % 4 != 0; }, &module);
   return module;
 }
 

@@ -12,6 +12,13 @@ namespace pipeloom::formats {
 // notes.
 ModuleSpec ReadLlama(const ConfigNode& config);
 ModuleSpec ReadMistral(const ConfigNode& config);
+ModuleSpec ReadMinistral3(const ConfigNode& config);
+ModuleSpec ReadSeedOss(const ConfigNode& config);
+ModuleSpec ReadSmolLm3(const ConfigNode& config);
+ModuleSpec ReadErnie45(const ConfigNode& config);
+ModuleSpec ReadHunYuanDense(const ConfigNode& config);
+ModuleSpec ReadGlm4(const ConfigNode& config);
+ModuleSpec ReadGlm4vText(const ConfigNode& config);
 ModuleSpec ReadQwen2(const ConfigNode& config);
 // The text of Qwen2-VL and later, whose classes have defaults of other sizes.
 ModuleSpec ReadQwen2VlText(const ConfigNode& config);
@@ -20,6 +27,7 @@ ModuleSpec ReadGemma(const ConfigNode& config);
 ModuleSpec ReadGemma2(const ConfigNode& config);
 ModuleSpec ReadGemma3Text(const ConfigNode& config);
 ModuleSpec ReadOlmo2(const ConfigNode& config);
+ModuleSpec ReadOlmo3(const ConfigNode& config);
 ModuleSpec ReadPhi3(const ConfigNode& config);
 ModuleSpec ReadPhi4MultimodalText(const ConfigNode& config);
 ModuleSpec ReadInternLm2(const ConfigNode& config);

@@ -191,6 +191,27 @@ ModuleSpec ReadMixtral(const ConfigNode& config) {
   return module;
 }
 
+ModuleSpec ReadMiniMaxM2(const ConfigNode& config) {
+  DecoderShape shape =
+      ReadDecoderShape(config, {.kv_heads = 8, .head_dim = 128});
+  NotePredictionLayers(config);
+  const FfnSpec ffn =
+      Experts(config, config.Int("num_local_experts", kExperts, 256),
+              config.Int("num_experts_per_tok", kExperts, 8),
+              config.Int("intermediate_size", kWidth));
+  // Norms of all queries and of all keys at once.
+  AttentionSpec& a = shape.attention;
+  a.query_key_norms = true;
+  ModuleSpec module = BeginDecoder(shape);
+  AddLayers(
+      shape.layers,
+      TransformerLayer("block", shape.hidden, a, ffn, {},
+                       2 * shape.hidden + (a.heads + a.kv_heads) * a.head_dim),
+      &module);
+  FinishDecoder(shape, shape.hidden, &module);
+  return module;
+}
+
 ModuleSpec ReadQwen2Moe(const ConfigNode& config) {
   const DecoderShape shape = ReadDecoderShape(config, {});
   FfnSpec ffn = Experts(config, config.Int(ExpertsField(config), kExperts, 60),

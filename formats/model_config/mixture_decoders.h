@@ -11,6 +11,7 @@ namespace pipeloom::formats {
 // Return the backbone that a configuration describes. What is missing is in the
 // notes.
 ModuleSpec ReadMixtral(const ConfigNode& config);
+ModuleSpec ReadMiniMaxM2(const ConfigNode& config);
 ModuleSpec ReadQwen2Moe(const ConfigNode& config);
 ModuleSpec ReadQwen3Moe(const ConfigNode& config);
 ModuleSpec ReadDeepSeekV2(const ConfigNode& config);

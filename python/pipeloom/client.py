@@ -451,7 +451,8 @@ class Client:
         it does by itself. `defer_surplus`: samples of a microbatch that has too many
         may go to a later one. `close_key`: only close_job with the same one
         closes the job. `job_id` names the run of a training, and is the same
-        when that run starts again; without it, runs that open the same content
+        when that run starts again with the same job (not with another number of
+        replicas: let the id have it then); without it, runs that open the same content
         get one job, whose planner each takes from the other. `new_attempt`: a
         training begins, maybe again, whose first batch ends what is left of
         earlier runs; one process says so and sends the Job to the others

@@ -17,8 +17,8 @@ _OVER = ("tokens", "instances", "text")
 
 class LossShare(NamedTuple):
     """The work of a module with a loss: in a sub-microbatch (Plan.loss_shares),
-    or in the step with all replicas (Plan.loss_totals). Counts; of the tokens
-    that the module works on, and of the samples, images or clips."""
+    or in the step (Plan.loss_totals). Counts; of the tokens that the module
+    works on, and of the samples, images or clips."""
     tokens: int = 0
     instances: int = 0
 

@@ -111,9 +111,10 @@ class Plan:
 
     `loss_shares`, indexed by (module, microbatch, sub-microbatch), has the work
     of all sub-microbatches of modules with a loss, and `loss_totals`, indexed
-    by module, their work in the step with all replicas. Without totals the
-    microbatches' `loss_weight` are the trainer's own. Both are empty if it is
-    not known which modules have a loss (pipeloom.loss)."""
+    by module, their work in the step, with all replicas whose samples were
+    submitted together. Without totals the microbatches' `loss_weight` are the
+    trainer's own. Both are empty if it is not known which modules have a loss
+    (pipeloom.loss)."""
     num_ranks: int
     module_names: Tuple[str, ...]
     tasks: Mapping[int, Task]

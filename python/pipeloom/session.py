@@ -131,7 +131,8 @@ class Session:
                whole: bool = False) -> None:
         """Submits the step's batch, if `samples` are given, and fetches its
         plan, both in the background. `whole`: the samples are those of all
-        replicas. A batch that is no batch is refused (`refusal`) and logged."""
+        replicas, whose loss weights add up to 1; without it, those of each
+        replica do. A batch that is no batch is refused (`refusal`) and logged."""
         invalid = ""
         with self._cond:
             refused = self._refused.get(step)

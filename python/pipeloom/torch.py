@@ -105,11 +105,14 @@ class Executor:
                after it has come: longer than the plan accounts for
     split_fn   (output, part, parts) -> the part of a module's output that one
                of several sub-microbatches gets; by default equal rows
-    reduce_fn  called at reduce_gradients, behind all passes: adds up gradients
-               over the replicas (their sum, as losses are shares of the whole
-               step; of several runs whose gradients are added up, in the last
-               alone); the optimizer steps at optimizer_step, when all ranks
-               have come that far without an error
+    reduce_fn  called at reduce_gradients, behind all passes: combines gradients
+               over the replicas (of several runs whose gradients are added up,
+               in the last alone). By their sum if the samples of all replicas
+               are submitted together (Session.expect with `whole`), as losses
+               are then shares of the step of all replicas; by their mean if
+               each replica submits its own, as the weights of each add up to
+               1. The optimizer steps at optimizer_step, when all ranks have
+               come that far without an error
     on_task    called with (plan, task) before each task; if it returns a
                function, that is called after the task
     ordered    match tensors by order, not by tag; nccl always does

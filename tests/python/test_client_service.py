@@ -218,6 +218,28 @@ class ClientServiceTest(unittest.TestCase):
             self.assertLessEqual(max(p.text_tokens for _, p in parts),
                                  job.training.microbatch_tokens)
 
+    def test_weights_of_losses_over_replicas(self):
+        """They add up to 1 over all replicas whose samples were submitted
+        together; whether gradients are summed or averaged depends on it."""
+        server = self.start()
+        with open(os.path.join(ROOT, "workloads/jobs/llama3-8b.json"),
+                  encoding="utf-8") as file:
+            job = json_format.Parse(file.read(), messages.Job())
+        job.training.microbatches, job.parallel.dp = 2, 2
+        samples = [pipeloom.Sample(n) for n in (300, 400, 500, 600)]
+        with pipeloom.Client(server.target) as client:
+            opened = client.open_job(job, samples, partition_time=0)
+            client.submit_batch(opened.job_id, 0, samples)
+            for replica, part in enumerate((samples[:3], samples[3:])):
+                client.submit_batch(opened.job_id, 1, part, replica=replica)
+            for step, sum_of_all, totals in ((0, 1.0, [1800, 1800]),
+                                             (1, 2.0, [1200, 600])):
+                plans = [client.plan(opened.job_id, step, r) for r in range(2)]
+                self.assertAlmostEqual(sum_of_all, sum(
+                    m.loss_weight for p in plans for m in p.microbatches))
+                self.assertEqual(totals,
+                                 [p.loss_totals[0].tokens for p in plans])
+
     def test_only_the_key_closes_a_job(self):
         server = self.start()
         job = self.open(server.target, close_key="secret")

@@ -28,7 +28,7 @@ class LossScaler:
     row, it is multiplied by `growth_factor`. All ranks of the group must call
     `step` (a rank without an optimizer with None) and `unscale_`. With
     `replicas` of the Executor the ranks of all replicas decide alike; without,
-    gradients must have been summed over the replicas in reduce_fn. Parameters
+    gradients must have been combined over the replicas in reduce_fn. Parameters
     must be fp32.
     """
 

@@ -1,11 +1,17 @@
 #include "cli/input/measured_flags.h"
 
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <memory>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "cli/console/files.h"
 #include "cli/console/study_context.h"
 #include "cli/input/learned_file.h"
 #include "emulator/calibration/cost_learner.h"
@@ -15,6 +21,7 @@
 #include "studies/job/job_input.h"
 #include "studies/job/planned_step.h"
 #include "studies/job/study_context.h"
+#include "trace/captured_times.h"
 #include "trace/measured_costs.h"
 #include "trace/trace_files.h"
 #include "trace/trace_import.h"
@@ -66,6 +73,18 @@ absl::StatusOr<partition::PackedStep> StepOf(const trace::ImportedStep& trace,
   return std::move(steps.front());
 }
 
+// Returns whether a path is a file of pipeloom.capture's times; reads no more
+// than its beginning, as traces may be large.
+bool HasCapturedTimes(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return false;
+  std::ifstream file(path, std::ios::binary);
+  std::string head(256, '\0');
+  file.read(head.data(), std::ssize(head));
+  head.resize(static_cast<size_t>(file.gcount()));
+  return trace::IsCapturedTimes(head);
+}
+
 std::string FactorWords(const emulator::CostLearner& learned,
                         const ModelSpec& model) {
   std::string words;
@@ -78,6 +97,37 @@ std::string FactorWords(const emulator::CostLearner& learned,
   return words;
 }
 
+// Corrects `costs` by a file of pipeloom.capture's times.
+absl::Status ApplyCaptured(const std::string& path,
+                           const studies::JobInput& input,
+                           const Context& context,
+                           emulator::StageCostModel* costs) {
+  PIPELOOM_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  PIPELOOM_ASSIGN_OR_RETURN(const std::vector<trace::CapturedModule> captured,
+                            trace::ParseCapturedTimes(text, path));
+  const absl::StatusOr<emulator::CostLearner> learned =
+      trace::LearnFromCapture(captured, input.job, studies::CostsOf(input));
+  if (!learned.ok()) {
+    return absl::Status(
+        learned.status().code(),
+        absl::StrCat("--costs-from ", path, ": ", learned.status().message()));
+  }
+  SetLearned(*learned, emulator::CostLearner::kMaxFactor, costs);
+  std::vector<std::string> unknown;
+  for (const ModuleSpec& module : input.job.model.modules) {
+    if (learned->Tasks(module.name, Pass::kForward) == 0) {
+      unknown.push_back(module.name);
+    }
+  }
+  context.warn(absl::StrFormat(
+      "note: measured over priced, %s: %s%s", path,
+      FactorWords(*learned, input.job.model),
+      unknown.empty() ? ""
+                      : absl::StrFormat("; no times of %s were measured",
+                                        absl::StrJoin(unknown, ", "))));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 void AppendMeasuredFlags(MeasuredFlags* values, std::vector<Flag>* flags) {
@@ -85,8 +135,9 @@ void AppendMeasuredFlags(MeasuredFlags* values, std::vector<Flag>* flags) {
                     "price tasks as `run --learn` has measured them"});
   flags->push_back(
       {"costs-from", &values->traces, "TRACE,...",
-       "price them as in these traces of a step of the job; files, "
-       "one a rank or one for all, or a folder"});
+       "price them as in these traces of a step of the job (files, "
+       "one a rank or one for all, or a folder), or by the times of "
+       "pipeloom.capture in Python"});
 }
 
 absl::Status ApplyMeasured(const MeasuredFlags& flags,
@@ -103,6 +154,9 @@ absl::Status ApplyMeasured(const MeasuredFlags& flags,
   }
   if (!flags.learned.empty()) {
     return UsageError("--learned and --costs-from: give one of them");
+  }
+  if (flags.traces.size() == 1 && HasCapturedTimes(flags.traces[0])) {
+    return ApplyCaptured(flags.traces[0], input, context, costs);
   }
   PIPELOOM_ASSIGN_OR_RETURN(const std::vector<trace::TraceSource> sources,
                             trace::OpenTraces(flags.traces));

@@ -1,6 +1,6 @@
 // The options for planning with measured costs: --learned, a file of
 // `run --learn`, or --costs-from, traces of a step of the job
-// (trace/measured_costs.h).
+// (trace/measured_costs.h) or times of single modules (trace/captured_times.h).
 #ifndef PIPELOOM_CLI_INPUT_MEASURED_FLAGS_H_
 #define PIPELOOM_CLI_INPUT_MEASURED_FLAGS_H_
 

@@ -1,5 +1,6 @@
 // --costs-from: plans with the times of a trace.
 #include <cmath>
+#include <cstdio>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -185,6 +186,79 @@ TEST_F(CostsFromTest, ATraceIsPricedWithTheSamplesOfItsStep) {
   ASSERT_EQ(plan.code, 0) << plan.err;
   EXPECT_THAT(plan.err, HasSubstr("the trace is of step 5000"));
   EXPECT_THAT(plan.err, HasSubstr("backbone forward 1, backward 1\n"));
+}
+
+// Times of single modules on one GPU, for a job with tensor parallelism.
+TEST_F(CostsFromTest, TimesOfPipeloomCaptureScaleTheirModules) {
+  const auto outcome = [&](const Json& times, const std::string& trace) {
+    EXPECT_THAT(WriteFileAtomically(Path("times.json"), times.dump(1)), IsOk());
+    return Pipeloom(
+        Small("plan", {"--costs-from", Path("times.json"), "--trace",
+                       Path(trace), "--memory-limit", "400GiB"}));
+  };
+  Json backbone = {{"module", "backbone"},
+                   {"layers", 34},
+                   {"device", "NVIDIA H100"},
+                   {"runs", Json::array()}};
+  for (const int instances : {1, 4}) {
+    backbone["runs"].push_back({{"tokens", 4096},
+                                {"instances", instances},
+                                {"output_tokens", 4096},
+                                {"forward_us", 1e9},
+                                {"backward_us", 1e9}});
+  }
+  const auto times = [&](double forward_us, double backward_us) {
+    for (Json& run : backbone["runs"]) {
+      run["forward_us"] = forward_us;
+      run["backward_us"] = backward_us;
+    }
+    return Json{{"captured_times", {backbone}}};
+  };
+  // Those of another device are an error, which has the priced time.
+  const Outcome refused = outcome(times(1e9, 1e9), "no.json");
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("forwards of backbone take 2e+09 us on "
+                                     "NVIDIA H100, and "));
+  double forward = 0;
+  ASSERT_EQ(
+      std::sscanf(refused.err.c_str() + refused.err.find("H100, and ") + 10,
+                  "%lf us as priced for", &forward),
+      1);
+  const Outcome fast = outcome(times(forward / 2, forward), "fast.json");
+  ASSERT_EQ(fast.code, 0) << fast.err;
+  EXPECT_THAT(fast.err, HasSubstr("backbone forward 1, backward "));
+  EXPECT_THAT(fast.err, HasSubstr("no times of vision_encoder were measured"));
+  const Outcome slow = outcome(times(forward, 3 * forward), "slow.json");
+  ASSERT_EQ(slow.code, 0) << slow.err;
+  ASSERT_EQ(Pipeloom(Small("plan", {"--trace", Path("plain.json"),
+                                    "--memory-limit", "400GiB"}))
+                .code,
+            0);
+  const auto plain = TaskTimes(Path("plain.json"));
+  const auto before = TaskTimes(Path("fast.json"));
+  const auto after = TaskTimes(Path("slow.json"));
+  EXPECT_NEAR(before.at("backbone forward") / plain.at("backbone forward"), 1,
+              1e-3);
+  EXPECT_NEAR(after.at("backbone forward") / before.at("backbone forward"), 2,
+              1e-4);
+  EXPECT_NEAR(after.at("backbone backward") / before.at("backbone backward"), 3,
+              1e-4);
+  EXPECT_EQ(after.at("vision_encoder forward"),
+            plain.at("vision_encoder forward"));
+
+  backbone["layers"] = 33;
+  EXPECT_THAT(outcome(times(forward, forward), "no.json").err,
+              HasSubstr("it has times of 33 layers of backbone, of which "
+                        "dip-vlm-s has 34"));
+  backbone["module"] = "text";
+  EXPECT_THAT(outcome(times(forward, forward), "no.json").err,
+              HasSubstr("it has times of module \"text\"; the modules of "
+                        "dip-vlm-s are vision_encoder, backbone"));
+  EXPECT_THAT(outcome(times(-1, 1), "no.json").err,
+              HasSubstr("captured_times[0].runs[0].forward_us\" is -1"));
+  backbone["runs"] = Json::array();
+  EXPECT_THAT(outcome(times(1, 1), "no.json").err,
+              HasSubstr("field \"runs\" has no items"));
 }
 
 TEST_F(CostsFromTest, ErrorsSayWhatIsWrong) {

@@ -44,7 +44,7 @@ TEST(ModelConfigTest, ParametersEqualThoseOfTheRealClasses) {
   EXPECT_EQ(compared, static_cast<int>(golden.size()));
 }
 
-// Of a reward model, a classifier of tokens, and a class without a head.
+// A reward model, a classifier of tokens, and a class without a head.
 TEST(ModelConfigTest, HeadsAreThoseOfTheClassThatArchitecturesNames) {
   json config = Llama();
   const int64_t rest = 8030261248 - 128256 * 4096;

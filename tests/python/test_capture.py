@@ -384,6 +384,26 @@ class CostTest(unittest.TestCase):
     def tearDown(self):
         runs._now = self.clock
 
+    def test_times_are_saved(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "times.json")
+            capture.save_times(path, self.modules)
+            with open(path, encoding="utf-8") as file:
+                modules = json.load(file)["captured_times"]
+            untimed = capture.module("other", [Mlp()], rows, SIZES)
+            with self.assertRaisesRegex(ValueError, "other was captured with"):
+                capture.save_times(path, [untimed])
+        self.assertEqual([m["module"] for m in modules], ["vision", "text"])
+        self.assertEqual(modules[0]["layers"], 2)
+        self.assertEqual(modules[0]["device"], "cpu")
+        self.assertEqual([(r["tokens"], r["instances"], r["output_tokens"])
+                          for r in modules[0]["runs"]],
+                         [(t, n, t) for t, n in SIZES])
+        for part, run in zip(self.modules[0].times, modules[0]["runs"]):
+            for kind, name in (("F", "forward_us"), ("B", "backward_us")):
+                self.assertAlmostEqual(run[name], 1e6 * self.modules[0].seconds(
+                    kind, 0, 2, part.tokens, part.instances), delta=5)
+
     def test_tasks_cost_as_measured(self):
         stages = [Stage(0, 0, 2, 0), Stage(1, 0, 1, 1), Stage(1, 1, 1, 2)]
         microbatches = [
@@ -471,6 +491,17 @@ class ModelFileTest(unittest.TestCase):
                 "plan", at("job.json"), "--batch", at("batch.jsonl"),
                 "--evaluations", "50", "--format", "json"))
             self.assertIn("step_time_us", json.dumps(shown))
+            # Read, and refused, as no GPU takes so long.
+            slow = dataclasses.replace(text, device="cpu", times=(
+                capture.Timed(4096, 4, 4096, 1e5, 2e5),))
+            capture.save_times(at("times.json"), [slow])
+            done = subprocess.run(
+                [BINARY, "plan", at("job.json"), "--batch", at("batch.jsonl"),
+                 "--evaluations", "50", "--costs-from", at("times.json")],
+                capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 1)
+            self.assertRegex(done.stderr, "forwards of text take 1e.11 us on "
+                             "cpu, .* as priced for h100-sxm; .* must be in")
             words = self.run_binary("validate", at("model.json"))
             self.assertIn("OK, model mine", words)
 

@@ -19,8 +19,9 @@ Attention grows with the square of a sequence: choose sizes like those of the
 training, or write such layers by hand as LAYER_KIND_TRANSFORMER.
 
 Nothing needs to be computed: layers on torch.device("meta") are captured as
-well. Times need values: with `repeats` each layer is timed too, and `cost`
-prices the tasks of pipeloom.local and static_plan by these times.
+well. Times need values: with `repeats` each layer is timed too, `cost` prices
+the tasks of pipeloom.local and static_plan by these times, and `save_times`
+writes them for `pipeloom plan --costs-from`.
 """
 import dataclasses
 import json
@@ -62,9 +63,20 @@ class Layer:
 
 
 @dataclasses.dataclass(frozen=True)
+class Timed:
+    """The seconds of all layers of a module, one after another, at one size."""
+    tokens: int
+    instances: int
+    output_tokens: int
+    forward: float
+    backward: float
+
+
+@dataclasses.dataclass(frozen=True)
 class Captured:
     """A module's layers, in data-flow order. `uncounted` are operators of other
-    libraries, whose operations are not known."""
+    libraries, whose operations are not known. `times` are those of each size,
+    none if they were not measured, and `device` names where they were."""
     name: str
     role: str
     layers: Tuple[Layer, ...]
@@ -73,6 +85,8 @@ class Captured:
     trained: int
     uncounted: Tuple[str, ...]
     has_loss: bool = False
+    times: Tuple[Timed, ...] = ()
+    device: str = ""
 
     @property
     def parameters(self) -> int:
@@ -252,9 +266,33 @@ def save(path: str, name: str, modules: Sequence[Captured],
     model = {"name": name, "modules": [m.to_json() for m in modules],
              "edges": [{"from": a, "to": b} for a, b in feeds],
              "source": "Captured from modules of torch " + torch.__version__}
+    _write(path, model)
+
+
+def save_times(path: str, modules: Sequence[Captured]) -> None:
+    """Writes the modules' measured times, whole or not at all, for
+    `pipeloom plan --costs-from PATH` and `compare`: tasks of each module are
+    priced as much longer or shorter as these runs took than priced on one GPU.
+    They must be measured on a GPU like those of the job's cluster, in the
+    precision of the training. ValueError: a module has no times."""
+    for one in modules:
+        if not one.times:
+            raise ValueError(f"{one.name} was captured without times: give "
+                             "capture.module repeats=5, and layers with values")
+    times = [{"module": one.name, "layers": len(one.layers),
+              "device": one.device, "runs": [
+                  {"tokens": t.tokens, "instances": t.instances,
+                   "output_tokens": t.output_tokens,
+                   "forward_us": t.forward * 1e6,
+                   "backward_us": t.backward * 1e6} for t in one.times]}
+             for one in modules]
+    _write(path, {"captured_times": times})
+
+
+def _write(path: str, value: Mapping[str, Any]) -> None:
     partial = path + ".partial"
     with open(partial, "w", encoding="utf-8") as file:
-        json.dump(model, file, indent=1)
+        json.dump(value, file, indent=1)
         file.write("\n")
     os.replace(partial, path)
 
@@ -308,13 +346,23 @@ def module(name: str, layers: Sequence[Callable[..., Any]],
         result.append(fitted)
     every = {id(p): p for layer in layers for p in parameters_of(layer)}
     where = ", ".join(sorted({p.device.type for p in every.values()}) or ["cpu"])
+    times = tuple(Timed(
+        tokens, instances,
+        one.layers[-1].rows if result[-1].on_output else tokens,
+        sum(layer.forward for layer in one.layers),
+        sum(layer.backward for layer in one.layers))
+        for one, (tokens, instances) in zip(runs, sizes)) if repeats else ()
     return Captured(
         name, role, tuple(result), tuple(token_rules),
         f"Captured from its layers at tokens and instances of {list(sizes)} "
         f"on {where}.",
         sum(p.numel() for p in every.values() if p.requires_grad),
         tuple(sorted(set().union(*(one.uncounted for one in runs)))),
-        loss is not None)
+        loss is not None, times, _device_name(where))
+
+
+def _device_name(kind: str) -> str:
+    return torch.cuda.get_device_name() if kind == "cuda" else kind
 
 
 def _fitted(layer: Any, parameters: int, sizes: Sequence[Size],
@@ -340,4 +388,5 @@ def _fitted(layer: Any, parameters: int, sizes: Sequence[Size],
         max(off_flops, off_kept), off_times)
 
 
-__all__ = ["Captured", "Layer", "activation_bytes", "cost", "module", "save"]
+__all__ = ["Captured", "Layer", "Timed", "activation_bytes", "cost", "module",
+           "save", "save_times"]

@@ -18,6 +18,11 @@ try:
 except ImportError:
     HAVE_TORCH = False
 
+try:
+    from torch.nn.attention.flex_attention import flex_attention as FLEX
+except ImportError:
+    FLEX = None
+
 if HAVE_TORCH:
     from pipeloom import capture, local
     from pipeloom.capture import runs
@@ -143,6 +148,18 @@ class CaptureTest(unittest.TestCase):
                 got = capture.module("text", [layer], rows, SIZES)
                 self.assertGreater(got.layers[0].off, 0.2)
                 self.assertIn(f"{got.layers[0].off * 100:.1f} %", str(got))
+
+    @unittest.skipIf(FLEX is None, "torch has no flex_attention")
+    def test_flex_attention_counts_as_the_other(self):
+        class Flex(nn.Module):
+            def forward(self, x):
+                x = x.unsqueeze(1)
+                return FLEX(x, x, x).squeeze(1)
+
+        got = capture.module("text", [Flex()], rows,
+                             [(64 * n, n) for n in (1, 2, 4)])
+        self.assertEqual(got.layers[0].flops, (4.0 * 64 * WIDTH, 0.0))
+        self.assertEqual(got.uncounted, ())
 
     def test_convolutions(self):
         cases = ((nn.Conv1d(8, 12, 3, padding=1), 2 * 12 * 8 * 3),

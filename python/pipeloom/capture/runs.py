@@ -204,6 +204,8 @@ class _Counter(TorchDispatchMode):  # type: ignore[misc]
     recurrent layers: two for a multiplication and an addition. Attention counts
     whole, whatever its mask."""
 
+    supports_higher_order_operators = True  # Such as flex_attention.
+
     def __init__(self) -> None:
         super().__init__()
         self.flops = 0.0
@@ -214,10 +216,12 @@ class _Counter(TorchDispatchMode):  # type: ignore[misc]
         out = func(*args, **(kwargs or {}))
         space, _, rest = str(func).partition(".")
         name = rest.partition(".")[0]
-        if space == "aten" and not name.startswith(_UNCOUNTED):
+        if space == "flex_attention":
+            self.flops += _attention_flops(*args[:3])
+        elif space == "aten" and not name.startswith(_UNCOUNTED):
             self.flops += _flops(name, args, out)
         elif space not in ("prim", "prims", "profiler"):
-            self.uncounted.add(f"{space}::{name}")
+            self.uncounted.add(f"{space}::{name}" if name else space)
         return out
 
 
@@ -245,8 +249,13 @@ def _flops(name: str, args: Any, out: Any) -> float:
         transposed = name.startswith("convolution") and args[6]
         return (2.0 * (args[0] if transposed else out).numel() *
                 args[1][0].numel())
-    if name.startswith("_scaled_dot_product"):  # Axes: batch, head, row, width.
-        query, key, value = args[:3]
-        return (2.0 * query[..., 0].numel() * key.shape[-2] *
-                (query.shape[-1] + value.shape[-1]))
+    if name.startswith("_scaled_dot_product"):
+        return _attention_flops(*args[:3])
     return 0.0
+
+
+def _attention_flops(query: torch.Tensor, key: torch.Tensor,
+                     value: torch.Tensor) -> float:
+    """Axes are batch, head, row and width."""
+    return (2.0 * query[..., 0].numel() * key.shape[-2] *
+            (query.shape[-1] + value.shape[-1]))

@@ -79,34 +79,6 @@ CONFIGS = {
                 rope_max_seq_len=32),
 }
 
-# `pipeloom model` knows no LLaVA 1.5: a file written by hand, as a user would.
-BLOCK = dict(kind="LAYER_KIND_TRANSFORMER", hidden=32)
-MODEL_FILES = {"llava": dict(name="tiny", modules=[
-    dict(name="vision_encoder", role="MODULE_ROLE_ENCODER", layers=[
-        dict(layer=dict(kind="LAYER_KIND_LINEARS", name="patch_embedding",
-                        hidden=32, linears=[{"in": 48, "out": 32}],
-                        vector_parameters=640)),
-        dict(layer=dict(BLOCK, name="block", ffn=dict(hidden=64),
-                        attention=dict(kind="ATTENTION_KIND_FULL", heads=4,
-                                       kv_heads=4, head_dim=8),
-                        vector_parameters=352), count=5),
-        dict(layer=dict(kind="LAYER_KIND_LINEARS", name="projector", hidden=32,
-                        linears=[{"in": 32, "out": 32}] * 2,
-                        vector_parameters=128, on_output_tokens=True))],
-         token_rules=[dict(kind="TOKEN_RULE_KIND_TILES", side_px=16,
-                           modality="MODALITY_IMAGE", max_tiles=1,
-                           tokens_per_tile=17, output_tokens_per_tile=16)]),
-    dict(name="backbone", role="MODULE_ROLE_BACKBONE", layers=[
-        dict(layer=dict(kind="LAYER_KIND_EMBEDDING", name="text_embedding",
-                        hidden=32, vocab=256)),
-        dict(layer=dict(BLOCK, name="block", ffn=dict(hidden=64, gated=True),
-                        attention=dict(kind="ATTENTION_KIND_CAUSAL", heads=4,
-                                       kv_heads=2, head_dim=8),
-                        vector_parameters=64), count=6),
-        dict(layer=dict(kind="LAYER_KIND_LOSS_HEAD", name="loss_head",
-                        hidden=32, vocab=256, vector_parameters=32))])],
-    edges=[{"from": "vision_encoder", "to": "backbone"}])}
-
 
 def make_model(family, seed, tied=False, changes=None):
     """`changes`: fields of the configuration that differ."""

@@ -32,7 +32,7 @@ from pipeloom import hf, messages
 from pipeloom.hf.gradients import local
 from pipeloom.torch import agreement, of_first_rank
 
-from hf_models import CONFIGS, MODEL_FILES, SAMPLES, make_model
+from hf_models import CONFIGS, SAMPLES, make_model
 
 
 class Reference:
@@ -289,13 +289,9 @@ def run(args):
         config = os.path.join(folder, "config.json")
         pathlib.Path(config).write_text(json.dumps(CONFIGS[args.family]))
         model_file = os.path.join(folder, "model.json")
-        if args.family in MODEL_FILES:
-            pathlib.Path(model_file).write_text(
-                json.dumps(MODEL_FILES[args.family]))
-        else:
-            subprocess.run([args.pipeloom, "model", config, "--name", "tiny",
-                            "--out", model_file], check=True,
-                           stdout=subprocess.DEVNULL)
+        subprocess.run([args.pipeloom, "model", config, "--name", "tiny",
+                        "--out", model_file], check=True,
+                       stdout=subprocess.DEVNULL)
         server, target = serve(args.pipeloom)
         out = os.path.join(folder, "out.json")
         try:

@@ -28,6 +28,7 @@ constexpr Decoder kDecoders[] = {
     {"gemma3_text", ReadGemma3Text},
     {"glm4", ReadGlm4},
     {"glm4_moe", ReadGlm4Moe},
+    {"glm4_moe_lite", ReadGlm4MoeLite},
     {"glm4v_moe_text", ReadGlm4MoeText},
     {"glm4v_text", ReadGlm4vText},
     {"gpt_oss", ReadGptOss},

@@ -1,6 +1,7 @@
 #include "formats/model_config/mixture_decoders.h"
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_format.h"
@@ -84,19 +85,27 @@ absl::string_view ExpertsField(const ConfigNode& config) {
   return config.Has("num_local_experts") ? "num_local_experts" : "num_experts";
 }
 
-// Reads the attention of low-rank projections (MLA).
-AttentionSpec ReadLatentAttention(const ConfigNode& config, int64_t heads) {
+// The defaults of a class with attention of low-rank projections (MLA).
+struct LatentDefaults {
+  int64_t query_rank = 1536;
+  int64_t plain_dim = 128;  // Of a head's queries and keys, without the rotary.
+  int64_t value_dim = 128;
+};
+
+AttentionSpec ReadLatentAttention(const ConfigNode& config, int64_t heads,
+                                  const LatentDefaults& defaults) {
   AttentionSpec a;
   a.kind = AttentionKind::kCausal;
   a.heads = heads;
   a.kv_heads = heads;
   a.query_rank = config.IsNull("q_lora_rank")
                      ? 0
-                     : config.Int("q_lora_rank", kWidth, 1536);
+                     : config.Int("q_lora_rank", kWidth, defaults.query_rank);
   a.kv_rank = config.Int("kv_lora_rank", kWidth, 512);
   a.rope_dim = config.Int("qk_rope_head_dim", kHeads, 64);
-  a.head_dim = config.Int("qk_nope_head_dim", kHeads, 128) + a.rope_dim;
-  a.value_dim = config.Int("v_head_dim", kHeads, 128);
+  a.head_dim =
+      config.Int("qk_nope_head_dim", kHeads, defaults.plain_dim) + a.rope_dim;
+  a.value_dim = config.Int("v_head_dim", kHeads, defaults.value_dim);
   return a;
 }
 
@@ -110,8 +119,10 @@ void NotePredictionLayers(const ConfigNode& config) {
 
 ModuleSpec MakeDeepSeek(const ConfigNode& config, DecoderShape shape,
                         int64_t experts, int64_t shared, int64_t per_token,
-                        int64_t expert_width, int64_t first_dense) {
-  shape.attention = ReadLatentAttention(config, shape.attention.heads);
+                        int64_t expert_width, int64_t first_dense,
+                        const LatentDefaults& defaults = {}) {
+  shape.attention =
+      ReadLatentAttention(config, shape.attention.heads, defaults);
   const AttentionSpec& a = shape.attention;
   ModuleSpec module = BeginDecoder(shape);
   int64_t vectors = 2 * shape.hidden + a.query_rank + a.kv_rank;
@@ -271,6 +282,37 @@ ModuleSpec ReadDeepSeekV3(const ConfigNode& config) {
       config.Int("num_experts_per_tok", kExperts, 8),
       config.Int("moe_intermediate_size", kWidth, 2048),
       config.Int("first_k_dense_replace", {0, kLayers.high}, 3));
+}
+
+ModuleSpec ReadGlm4MoeLite(const ConfigNode& config) {
+  const DecoderShape shape = ReadDecoderShape(config, {.hidden = 2048,
+                                                       .layers = 47,
+                                                       .heads = 20,
+                                                       .kv_heads = 20,
+                                                       .head_dim = 256,
+                                                       .vocab = 154880});
+  NotePredictionLayers(config);
+  // The first layers are dense: those of a list, or a number of them.
+  const std::vector<std::string> types = config.Texts("mlp_layer_types");
+  const auto sparse =
+      std::find_if(types.begin(), types.end(),
+                   [](const std::string& type) { return type != "dense"; });
+  if (std::any_of(sparse, types.end(),
+                  [](const std::string& type) { return type != "sparse"; })) {
+    config.Fail(
+        "mlp_layer_types",
+        "must be a number of \"dense\" layers and then \"sparse\" ones");
+  }
+  const int64_t first_dense =
+      types.empty()
+          ? config.Optional("first_k_dense_replace", kCount).value_or(1)
+          : sparse - types.begin();
+  return MakeDeepSeek(
+      config, shape, config.Int("n_routed_experts", kExperts, 64),
+      config.Int("n_shared_experts", kExperts, 1),
+      config.Int("num_experts_per_tok", kExperts, 4),
+      config.Int("moe_intermediate_size", kWidth, 1536), first_dense,
+      {.query_rank = 768, .plain_dim = 192, .value_dim = 256});
 }
 
 ModuleSpec ReadGptOss(const ConfigNode& config) {

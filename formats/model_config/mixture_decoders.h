@@ -16,6 +16,7 @@ ModuleSpec ReadQwen2Moe(const ConfigNode& config);
 ModuleSpec ReadQwen3Moe(const ConfigNode& config);
 ModuleSpec ReadDeepSeekV2(const ConfigNode& config);
 ModuleSpec ReadDeepSeekV3(const ConfigNode& config);
+ModuleSpec ReadGlm4MoeLite(const ConfigNode& config);
 ModuleSpec ReadGptOss(const ConfigNode& config);
 ModuleSpec ReadGlm4Moe(const ConfigNode& config);
 ModuleSpec ReadGlm4MoeText(const ConfigNode& config);

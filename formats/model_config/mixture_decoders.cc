@@ -88,7 +88,7 @@ absl::string_view ExpertsField(const ConfigNode& config) {
 // The defaults of a class with attention of low-rank projections (MLA).
 struct LatentDefaults {
   int64_t query_rank = 1536;
-  int64_t plain_dim = 128;  // Of a head's queries and keys, without the rotary.
+  int64_t plain_dim = 128;  // A head's width without the rotary.
   int64_t value_dim = 128;
 };
 

@@ -1,5 +1,7 @@
 // `pipeloom validate`: checks files of any kind.
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -23,6 +25,7 @@
 #include "formats/profile/profile_reader.h"
 #include "formats/text/json_writer.h"
 #include "ir/job/job_notes.h"
+#include "ir/job/model_spec.h"
 #include "partition/batching/balance_step.h"
 #include "partition/batching/defer_surplus.h"
 #include "planner/job/check_plan.h"
@@ -35,10 +38,15 @@ namespace {
 // Steps of a batch are packed one after another up to the plan's.
 constexpr int64_t kMaxStep = 1'000'000;
 
-// A file's content.
+// What a file holds.
+struct Content {
+  std::string words{};
+  std::optional<ModelSpec> model{};  // That of a model or of a job.
+};
+
 struct Checked {
   FileKind kind = FileKind::kJob;
-  std::string words{};
+  Content content{};
 };
 
 // Returns "7.56B parameters in 2 modules"; small models in millions.
@@ -51,9 +59,11 @@ std::string Size(const ModelSpec& model) {
       model.modules.size() == 1 ? "" : "s");
 }
 
-std::string Describe(const JobSpec& job) {
-  return absl::StrFormat("job %s: %s, %d of %d GPUs", job.name, Size(job.model),
-                         job.parallel.num_gpus(), job.cluster.num_gpus());
+Content Describe(const JobSpec& job) {
+  return {
+      absl::StrFormat("job %s: %s, %d of %d GPUs", job.name, Size(job.model),
+                      job.parallel.num_gpus(), job.cluster.num_gpus()),
+      job.model};
 }
 
 std::string Describe(const DeviceProfile& profile) {
@@ -144,7 +154,8 @@ class ValidateCommand : public Command {
             "Lines), task graphs and plans (protobuf or text), told apart by "
             "their content; a name "
             "without a file is that of a shipped job. Prints OK and what the "
-            "file holds, or what is wrong with it, and fails if any is "
+            "file holds (in JSON also the parameters of models and jobs), or "
+            "what is wrong with it, and fails if any is "
             "wrong. A plan is checked to its end: passes, dependencies, "
             "matching sends and receives, deadlocks, memory limits, predicted "
             "time. With --job and --batch, and the options that it was made "
@@ -190,7 +201,8 @@ class ValidateCommand : public Command {
       if (as_json) WriteJson(file, result, &json);
       if (result.ok()) {
         if (!as_json) {
-          context.print(absl::StrCat(file, ": OK, ", result->words, "\n"));
+          context.print(
+              absl::StrCat(file, ": OK, ", result->content.words, "\n"));
         }
         continue;
       }
@@ -219,14 +231,23 @@ class ValidateCommand : public Command {
     json->Key("ok").Bool(result.ok());
     if (result.ok()) {
       json->Key("kind").String(FileKindName(result->kind));
-      json->Key("description").String(result->words);
+      json->Key("description").String(result->content.words);
+      if (const auto& model = result->content.model) {
+        json->Key("parameters").Int(Parameters(*model));
+        json->Key("modules").BeginArray();
+        for (const ModuleSpec& module : model->modules) {
+          json->BeginObject().Key("name").String(module.name);
+          json->Key("parameters").Int(Parameters(module)).EndObject();
+        }
+        json->EndArray();
+      }
     } else {
       json->Key("error").String(result.status().message());
     }
     json->EndObject();
   }
 
-  // Checks a file; returns its kind and a description of its content.
+  // Checks a file; returns its kind and what it holds.
   absl::StatusOr<Checked> Check(const std::string& file,
                                 const Context& context) {
     const auto read = [](const std::string& path) { return ReadFile(path); };
@@ -245,15 +266,15 @@ class ValidateCommand : public Command {
     const FileKind kind = absl::EndsWith(file, ".jsonl")
                               ? FileKind::kBatch
                               : GuessFileKind(content);
-    PIPELOOM_ASSIGN_OR_RETURN(std::string words,
-                              WordsOf(kind, content, file, context));
-    return Checked{kind, std::move(words)};
+    PIPELOOM_ASSIGN_OR_RETURN(Content held,
+                              ContentOf(kind, content, file, context));
+    return Checked{kind, std::move(held)};
   }
 
-  // Checks a file of a known kind; returns a description of its content.
-  absl::StatusOr<std::string> WordsOf(FileKind kind, const std::string& content,
-                                      const std::string& file,
-                                      const Context& context) {
+  // Checks a file of a known kind; returns what it holds.
+  absl::StatusOr<Content> ContentOf(FileKind kind, const std::string& content,
+                                    const std::string& file,
+                                    const Context& context) {
     const auto read = [](const std::string& path) { return ReadFile(path); };
     switch (kind) {
       case FileKind::kJob: {
@@ -270,7 +291,8 @@ class ValidateCommand : public Command {
         PIPELOOM_ASSIGN_OR_RETURN(const ModelSpec model,
                                   formats::ParseModel(content, file));
         Note(ModelNotes(model), context);
-        return absl::StrFormat("model %s: %s", model.name, Size(model));
+        return Content{absl::StrFormat("model %s: %s", model.name, Size(model)),
+                       model};
       }
       case FileKind::kCluster: {
         PIPELOOM_ASSIGN_OR_RETURN(const ClusterSpec cluster,
@@ -281,14 +303,14 @@ class ValidateCommand : public Command {
             data_dir.ok()) {
           Note(formats::DeviceShareNotes(cluster, *data_dir, read), context);
         }
-        return absl::StrFormat("cluster %s: %d x %d %s", cluster.name,
-                               cluster.num_nodes, cluster.gpus_per_node,
-                               cluster.device.name);
+        return Content{absl::StrFormat("cluster %s: %d x %d %s", cluster.name,
+                                       cluster.num_nodes, cluster.gpus_per_node,
+                                       cluster.device.name)};
       }
       case FileKind::kProfile: {
         PIPELOOM_ASSIGN_OR_RETURN(const DeviceProfile profile,
                                   formats::ParseDeviceProfile(content, file));
-        return Describe(profile);
+        return Content{Describe(profile)};
       }
       case FileKind::kBatch: {
         std::vector<std::string> warnings;
@@ -302,14 +324,15 @@ class ValidateCommand : public Command {
           return absl::InvalidArgumentError(
               absl::StrCat(file, " is empty: it has no samples"));
         }
-        return absl::StrFormat("batch of %d samples", batch.samples.size());
+        return Content{
+            absl::StrFormat("batch of %d samples", batch.samples.size())};
       }
       case FileKind::kTaskGraph: {
         PIPELOOM_ASSIGN_OR_RETURN(const formats::LoadedGraph loaded,
                                   formats::ParseTaskGraph(content, file));
-        return absl::StrFormat("task graph of %d tasks on %d ranks",
-                               loaded.graph.num_tasks(),
-                               loaded.graph.num_ranks());
+        return Content{absl::StrFormat("task graph of %d tasks on %d ranks",
+                                       loaded.graph.num_tasks(),
+                                       loaded.graph.num_ranks())};
       }
       case FileKind::kPlanText:
       case FileKind::kPlanBytes: {
@@ -318,11 +341,11 @@ class ValidateCommand : public Command {
         if (!job_.empty()) {
           PIPELOOM_RETURN_IF_ERROR(CheckPlanOfJob(plan, job_, made_, context));
         }
-        return absl::StrFormat(
+        return Content{absl::StrFormat(
             "plan of %s, step %d, replica %d, strategy %s: %d tasks on %d "
             "ranks",
             plan.job, plan.step, plan.replica, plan.schedule,
-            plan.graph.num_tasks(), plan.graph.num_ranks());
+            plan.graph.num_tasks(), plan.graph.num_ranks())};
       }
     }
     return absl::InternalError("unknown kind of file");

@@ -416,6 +416,12 @@ TEST_F(CommandsTest, ValidateTellsFilesApartByTheirContent) {
   EXPECT_EQ(names.code, 1);
   EXPECT_THAT(names.out, AllOf(HasSubstr("dip-vlm-s: OK, job dip-vlm-s"),
                                HasSubstr("no-such-job")));
+  const Outcome as_json =
+      Pipeloom({"validate", "dip-vlm-s", "no-such-job", "--format", "json"});
+  const Json files = Json::parse(as_json.out)["files"];
+  EXPECT_GT(files[0]["parameters"], 12'000'000'000);
+  EXPECT_EQ(files[0]["modules"].size(), 2u);
+  EXPECT_FALSE(files[1].contains("parameters"));
 }
 
 }  // namespace

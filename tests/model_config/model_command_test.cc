@@ -56,6 +56,18 @@ TEST_F(ModelCommandTest, WritesAFileThatThePlannerTakes) {
       "kind": "LAYER_KIND_EMBEDDING", "hidden": 8, "vocab": 100}}]}]})");
   EXPECT_THAT(Pipeloom({"validate", Path("tiny.json")}).out,
               HasSubstr("model tiny: 0.0008M parameters in 1 module\n"));
+  const Outcome as_json =
+      Pipeloom({"validate", out, Path("tiny.json"), "--format", "json"});
+  EXPECT_EQ(as_json.code, 0) << as_json.out;
+  const nlohmann::json files = nlohmann::json::parse(as_json.out)["files"];
+  EXPECT_EQ(files[0]["parameters"], 8292166656);
+  int64_t sum = 0;
+  for (const auto& module : files[0]["modules"]) {
+    sum += module["parameters"].get<int64_t>();
+  }
+  EXPECT_EQ(sum, 8292166656);
+  EXPECT_EQ(files[1]["parameters"], 800);
+  EXPECT_EQ(files[1]["modules"][0]["name"], "text");
 }
 
 TEST_F(ModelCommandTest, NamesTheModelAfterItsFolder) {

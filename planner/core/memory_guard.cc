@@ -291,7 +291,8 @@ bool MemoryGuard::Admits(int32_t t) const {
     needed += row[other].need;
   }
   if (task.alloc + Reserved(needed) > rank.capacity - rank.held) return false;
-  return NeedWithout(task) <= room;
+  // Without the task the rest of its group needs no more than with it.
+  return cells_[task.cell].need <= room || NeedWithout(task) <= room;
 }
 
 MemoryGuard::FreshRoom MemoryGuard::RoomForFresh(int32_t rank) const {

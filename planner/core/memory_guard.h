@@ -112,7 +112,7 @@ class MemoryGuard {
   // has a perfect binary tree over the runs of its blocks, so that marking a
   // task as done, or asking what the rest would need without it, takes O(kBlock
   // + log tasks).
-  static constexpr int32_t kBlock = 16;
+  static constexpr int32_t kBlock = 8;
   struct Slot {
     int64_t alloc = 0;
     int64_t net = 0;

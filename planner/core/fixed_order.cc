@@ -9,11 +9,11 @@ namespace pipeloom::planner {
 FixedOrder::FixedOrder(const FlatGraph& graph,
                        absl::Span<const int32_t> sequence)
     : task_at_(sequence.begin(), sequence.end()),
+      place_of_(sequence.size()),
       records_(sequence.size()),
       rank_ends_(static_cast<size_t>(graph.num_ranks)) {
   const auto nobody = static_cast<int32_t>(sequence.size());
-  std::vector<int32_t> place_of(sequence.size());
-  for (int32_t p = 0; p < nobody; ++p) place_of[sequence[p]] = p;
+  for (int32_t p = 0; p < nobody; ++p) place_of_[sequence[p]] = p;
   for (int32_t r = 0; r < graph.num_ranks; ++r) {
     rank_ends_[r] = {nobody, static_cast<double>(graph.epilogue[r])};
   }
@@ -29,7 +29,7 @@ FixedOrder::FixedOrder(const FlatGraph& graph,
         continue;
       }
       inputs.push_back(
-          {static_cast<double>(graph.pred_delay[e]), place_of[graph.pred[e]]});
+          {static_cast<double>(graph.pred_delay[e]), place_of_[graph.pred[e]]});
     }
     inputs.resize(std::max<size_t>(inputs.size(), 2), {0, nobody});
     Record& record = records_[p];
@@ -58,6 +58,15 @@ void FixedOrder::Arrange(absl::Span<const int64_t> by_task, int32_t lane,
   for (size_t p = 0; p < task_at_.size(); ++p) {
     durations.by_place[p * kLanes + lane] =
         static_cast<double>(by_task[task_at_[p]]);
+  }
+}
+
+void FixedOrder::ArrangeAll(absl::Span<const int64_t> by_task,
+                            BatchDurations& durations) const {
+  durations.by_place.resize(task_at_.size() * kLanes);
+  for (size_t p = 0; p < task_at_.size(); ++p) {
+    std::fill_n(durations.by_place.data() + p * kLanes, kLanes,
+                static_cast<double>(by_task[task_at_[p]]));
   }
 }
 

@@ -56,6 +56,15 @@ class FixedOrder {
   // Does the same for one lane; the other lanes keep their values, at first 0.
   void Arrange(absl::Span<const int64_t> by_task, int32_t lane,
                BatchDurations& durations) const;
+  // Arranges the same durations for all lanes.
+  void ArrangeAll(absl::Span<const int64_t> by_task,
+                  BatchDurations& durations) const;
+  // Sets the duration (ns) of one task in one lane of arranged ones.
+  void Set(int32_t task, int64_t duration, int32_t lane,
+           BatchDurations& durations) const {
+    durations.by_place[static_cast<size_t>(place_of_[task]) * kLanes + lane] =
+        static_cast<double>(duration);
+  }
   // Arranges all lanes from rows indexed by task: lane l of task t is at [t *
   // kLanes + l].
   void ArrangeRows(absl::Span<const double> by_task,
@@ -93,8 +102,9 @@ class FixedOrder {
   void SweepBatchAvx2(const double* durations, double* end) const;
 #endif
 
-  std::vector<int32_t> task_at_;  // Indexed by place.
-  std::vector<Record> records_;   // Indexed by place.
+  std::vector<int32_t> task_at_;   // Indexed by place.
+  std::vector<int32_t> place_of_;  // Indexed by task.
+  std::vector<Record> records_;    // Indexed by place.
   std::vector<Input> more_;
   std::vector<RankEnd> rank_ends_;
 };

@@ -36,6 +36,12 @@ Retimer::Retimer(const FlatGraph& graph)
   }
 }
 
+void Retimer::TakeDurations() {
+  for (size_t t = 0; t < records_.size(); ++t) {
+    records_[t].duration = graph_->duration[t];
+  }
+}
+
 int64_t Retimer::Retime(absl::Span<const int32_t> sequence) {
   std::fill(free_at_.begin(), free_at_.end(), 0);
   int64_t* const end = end_.data();

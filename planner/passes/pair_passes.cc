@@ -1,6 +1,7 @@
 #include "planner/passes/pair_passes.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "planner/core/flat_graph.h"
@@ -36,6 +37,8 @@ class Pairer {
       own_backward_[weight_grad] = pair.backward.value();
     }
   }
+  Pairer(const Pairer&) = delete;
+  Pairer& operator=(const Pairer&) = delete;
 
   PairedOrders Run(const RankOrders& orders,
                    const std::function<bool()>& expired) {
@@ -160,7 +163,12 @@ class Pairer {
     }
     const std::vector<int32_t> sequence = Linearize(flat_, orders);
     if (sequence.empty()) return kNoLimit;
-    return Retimer(flat_).Retime(sequence);
+    if (retimer_.has_value()) {
+      retimer_->TakeDurations();
+    } else {
+      retimer_.emplace(flat_);
+    }
+    return retimer_->Retime(sequence);
   }
 
   const StageGraph& graph_;
@@ -173,6 +181,7 @@ class Pairer {
   // -1 for tasks that are no weight gradient.
   std::vector<int32_t> own_backward_;
   int64_t timings_ = 0;
+  std::optional<Retimer> retimer_;  // Of flat_; set by the first timing.
 };
 
 }  // namespace

@@ -275,30 +275,42 @@ int64_t PassFormChooser::Choose(const MemorySelection& selection,
   Tidy(orders);
   int64_t best = kNoLimit;
   bool improved = true;
+  Retimer retimer(flat_);
+  FixedOrder::BatchDurations durations;
+  FixedOrder::Workspace workspace;
   for (int32_t round = 0; improved && !pairs_.empty(); ++round) {
     improved = false;
     const std::vector<int32_t> sequence = Linearize(flat_, *orders);
     PIPELOOM_CHECK(sequence.size() == static_cast<size_t>(flat_.num_tasks));
-    Retimer retimer(flat_);
+    retimer.TakeDurations();
     best = retimer.Retime(sequence);
     std::copy(retimer.end().begin(), retimer.end().end(), end_.begin());
     FindSlack(sequence, best);
     const FixedOrder fixed(flat_, sequence);
-    FixedOrder::BatchDurations durations;
-    FixedOrder::Workspace workspace;
+    fixed.ArrangeAll(flat_.duration, durations);
     const std::vector<Set> sets = Proposals(round);
     std::vector<std::pair<int64_t, size_t>> better;
     constexpr size_t kLanes = FixedOrder::kLanes;
     for (size_t first = 0; first < sets.size(); first += kLanes) {
       if (is_over()) break;
       const size_t lanes = std::min(kLanes, sets.size() - first);
-      for (size_t lane = 0; lane < kLanes; ++lane) {
-        const Set& set = sets[first + std::min(lane, lanes - 1)];
-        Apply(set);
-        fixed.Arrange(flat_.duration, static_cast<int32_t>(lane), durations);
-        Apply(set);  // Back again.
-      }
+      const auto set_lanes = [&](bool applied) {
+        for (size_t lane = 0; lane < lanes; ++lane) {
+          const Set& set = sets[first + lane];
+          if (applied) Apply(set);
+          for (const int32_t i : set) {
+            const Pair& pair = pairs_[static_cast<size_t>(i)];
+            for (const int32_t t : {pair.backward, pair.weight_grad}) {
+              fixed.Set(t, flat_.duration[static_cast<size_t>(t)],
+                        static_cast<int32_t>(lane), durations);
+            }
+          }
+          if (applied) Apply(set);  // Back again.
+        }
+      };
+      set_lanes(true);
       const auto times = fixed.Time(durations, workspace);
+      set_lanes(false);
       ++batches_;
       for (size_t lane = 0; lane < lanes; ++lane) {
         if (times[lane] < best) better.push_back({times[lane], first + lane});
@@ -318,8 +330,8 @@ int64_t PassFormChooser::Choose(const MemorySelection& selection,
         continue;
       }
       Apply(set);
-      Retimer again(flat_);
-      const int64_t now = again.Retime(sequence);
+      retimer.TakeDurations();
+      const int64_t now = retimer.Retime(sequence);
       if (now >= best) {
         Apply(set);
         continue;

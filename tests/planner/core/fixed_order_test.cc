@@ -54,6 +54,30 @@ TEST(FixedOrderTest, EveryLaneEqualsRetimerOnRandomOrders) {
 
 // Three producers with delays beyond 32 bits; the one with the latest arrival
 // is none of the first two.
+TEST(FixedOrderTest, OneTaskOfOneLaneCanChange) {
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    const StageGraph graph = RandomGraph(seed, {});
+    Random random(seed);
+    FlatGraph flat(graph);
+    const std::vector<int32_t> sequence =
+        Linearize(flat, RandomOrders(graph, random));
+    const FixedOrder order(flat, sequence);
+    FixedOrder::BatchDurations batch;
+    FixedOrder::Workspace workspace;
+    order.ArrangeAll(flat.duration, batch);
+    const int64_t before = Retimer(flat).Retime(sequence);
+    const auto task = static_cast<int32_t>(random.Below(graph.num_tasks()));
+    const auto lane = static_cast<int32_t>(random.Below(FixedOrder::kLanes));
+    flat.duration[task] += 1'000'000;
+    order.Set(task, flat.duration[task], lane, batch);
+    const auto times = order.Time(batch, workspace);
+    for (int32_t l = 0; l < FixedOrder::kLanes; ++l) {
+      EXPECT_EQ(times[l], l == lane ? Retimer(flat).Retime(sequence) : before);
+    }
+  }
+}
+
 TEST(FixedOrderTest, TakesManyProducersAndLongDelays) {
   IdVector<TaskId, Task> tasks;
   IdVector<EdgeId, Dependency> edges;

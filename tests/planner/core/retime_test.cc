@@ -39,6 +39,22 @@ TEST(RetimeTest, AgreesWithTimeScheduleOnRandomOrders) {
   }
 }
 
+TEST(RetimeTest, TakesDurationsThatHaveChanged) {
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    const StageGraph graph = RandomGraph(seed, {});
+    Random random(seed);
+    FlatGraph flat(graph);
+    const std::vector<int32_t> sequence =
+        Linearize(flat, RandomOrders(graph, random));
+    Retimer retimer(flat);
+    retimer.Retime(sequence);
+    for (int64_t& duration : flat.duration) duration = random.Between(0, 9999);
+    retimer.TakeDurations();
+    EXPECT_EQ(retimer.Retime(sequence), Retimer(flat).Retime(sequence));
+  }
+}
+
 // More than two producers, and a delay that no 32 bits hold.
 TEST(RetimeTest, TakesManyProducersAndLongDelays) {
   IdVector<TaskId, Task> tasks;

@@ -181,7 +181,7 @@ class Pairer {
   // -1 for tasks that are no weight gradient.
   std::vector<int32_t> own_backward_;
   int64_t timings_ = 0;
-  std::optional<Retimer> retimer_;  // Of flat_; set by the first timing.
+  std::optional<Retimer> retimer_;  // Set by the first timing; times flat_.
 };
 
 }  // namespace

@@ -38,7 +38,7 @@ namespace {
 // Steps of a batch are packed one after another up to the plan's.
 constexpr int64_t kMaxStep = 1'000'000;
 
-// What a file holds.
+// The content of a file.
 struct Content {
   std::string words{};
   std::optional<ModelSpec> model{};  // That of a model or of a job.

@@ -1,6 +1,8 @@
 """Layers run one after another on one input, each measured alone."""
+import contextlib
 import dataclasses
 import statistics
+import sys
 import time
 from typing import Any, Callable, Iterator, List, Optional, Sequence, Set, Tuple
 
@@ -66,7 +68,7 @@ def run(name: str, layers: Sequence[Any], inputs: Callable[[], Any],
 
         counter = _Counter()
         with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(
-                pack, lambda t: t), counter:
+                pack, lambda t: t), _uncompiled_flex_attention(), counter:
             try:
                 y, end = _forward(layer, x, call,
                                   loss if i + 1 == len(layers) else None)
@@ -197,6 +199,23 @@ def _bytes_at_16_bits(tensor: torch.Tensor) -> float:
     if tensor.is_floating_point() and size > 2:
         return storage.nbytes() * 2.0 / size
     return float(storage.nbytes())
+
+
+@contextlib.contextmanager
+def _uncompiled_flex_attention() -> Iterator[None]:
+    """flex_attention outside of torch.compile compiles itself, which newer torch
+    refuses where operations are counted. Its switch for debugging is on here:
+    forwards are right with it, and no backward follows."""
+    module = sys.modules.get("torch.nn.attention.flex_attention")
+    switch = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"
+    before = getattr(module, switch, None)
+    if before is not None:
+        setattr(module, switch, True)
+    try:
+        yield
+    finally:
+        if before is not None:
+            setattr(module, switch, before)
 
 
 class _Counter(TorchDispatchMode):  # type: ignore[misc]

@@ -103,8 +103,22 @@ absl::StatusOr<std::vector<CapturedModule>> ParseCapturedTimes(
   formats::ObjectReader reader(file, json, "");
   reader.Require(kField);
   reader.ReadObjects(kField, [&](formats::ObjectReader& module) {
-    ReadModule(module, &modules.emplace_back());
+    CapturedModule& added = modules.emplace_back();
+    ReadModule(module, &added);
+    const auto same = [&](const CapturedModule& m) {
+      return m.name == added.name;
+    };
+    if (std::count_if(modules.begin(), modules.end(), same) > 1) {
+      module.Fail(module.LineOf("module"),
+                  absl::StrFormat("times of module \"%s\" are there twice; "
+                                  "measure all its sizes at once",
+                                  added.name));
+    }
   });
+  if (reader.Has(kField) && modules.empty()) {
+    reader.Fail(reader.LineOf(kField),
+                absl::StrFormat("field \"%s\" has no items", kField));
+  }
   PIPELOOM_RETURN_IF_ERROR(reader.Finish());
   return modules;
 }

@@ -13,10 +13,9 @@
 namespace pipeloom::planner {
 namespace {
 
-// The cost of a turn in sweeps: an eighth of a worker's round (SearchState), as
-// on large steps there is time for few. A move of the tabu search is kMoveCost.
-constexpr int64_t kTurnCost = 120;
-constexpr int64_t kMoveCost = 3;
+// The cost of a turn: a quarter of a round of the other workers, as in 100 ms
+// large steps have time for few turns.
+constexpr int64_t kTurnCost = SearchState::kRoundCost / 4;
 // Moves of the tabu search between two looks at the budget.
 constexpr int64_t kMoves = 8;
 
@@ -24,7 +23,7 @@ constexpr int64_t kMoves = 8;
 class LocalWorker {
  public:
   LocalWorker(const FlatGraph& graph, int32_t index, uint64_t seed,
-              const LocalAnswer& start)
+              const Answer& start)
       : tabu_(graph),
         lister_(graph),
         windows_{.mean_duration = MeanDuration(graph), .is_limited = true},
@@ -32,11 +31,11 @@ class LocalWorker {
         turn_(index),
         best_(start) {}
 
-  const LocalAnswer& best() const { return best_; }
+  const Answer& best() const { return best_; }
   int64_t evaluations() const { return evaluations_; }
 
   // Goes on from an answer if it is shorter.
-  void Adopt(const LocalAnswer& other) {
+  void Adopt(const Answer& other) {
     if (other.time >= best_.time) return;
     best_ = other;
     is_new_ = true;
@@ -60,7 +59,7 @@ class LocalWorker {
   void Move(int64_t until, int64_t bound, const MayGoOn& may_go_on) {
     if (std::exchange(is_new_, false)) tabu_.Start(best_.sequence);
     for (int64_t cost = 0; cost < kTurnCost && may_go_on();
-         cost += kMoves * kMoveCost) {
+         cost += kMoves * SearchState::kTabuCost) {
       const int64_t moves = std::min(kMoves, until - evaluations_);
       const int64_t done = tabu_.Run(moves, bound, random_);
       evaluations_ += done;
@@ -99,7 +98,7 @@ class LocalWorker {
   const RandomWindows windows_;
   Random random_;
   int64_t turn_;
-  LocalAnswer best_;
+  Answer best_;
   bool is_new_ = true;  // Whether the tabu search has yet to start from best_.
   int64_t evaluations_ = 0;
 };
@@ -107,7 +106,7 @@ class LocalWorker {
 }  // namespace
 
 int64_t SearchLocally(const FlatGraph& graph, int64_t bound, uint64_t seed,
-                      const SearchBudget& budget, LocalAnswer* answer) {
+                      const SearchBudget& budget, Answer* answer) {
   Random random(seed);
   std::vector<std::unique_ptr<LocalWorker>> workers;
   for (int32_t i = 0; i < budget.workers; ++i) {

@@ -11,26 +11,21 @@
 #define PIPELOOM_PLANNER_SEARCH_LOCAL_SEARCH_H_
 
 #include <cstdint>
-#include <vector>
 
 #include "planner/core/flat_graph.h"
 #include "planner/core/search_budget.h"
+#include "planner/moves/search_state.h"
 
 namespace pipeloom::planner {
 
-// A sequence of all tasks with its step time in ns.
-struct LocalAnswer {
-  int64_t time = kNoLimit;
-  std::vector<int32_t> sequence{};
-};
-
-// Makes `answer` shorter by at most budget.max_evaluations moves and tries of
-// windows, until `bound` (ns) is met; returns how many were made. The result is
-// the same for any number of threads if no deadline cuts it short. An
-// evaluation costs O(tasks), some 10 ns for each. REQUIRES: the sequence is
-// topological and keeps the limits; `time` is its step time.
+// Makes `answer` shorter by at most budget.max_evaluations moves and schedules
+// of windows, until its time is `bound` (ns) or less; returns how many were
+// made, at least one a turn. The result is the same for any number of threads
+// if no deadline cuts it short. An evaluation costs O(tasks), some 10 ns for
+// each. REQUIRES: the sequence is topological and keeps the limits; `time` is
+// its step time.
 int64_t SearchLocally(const FlatGraph& graph, int64_t bound, uint64_t seed,
-                      const SearchBudget& budget, LocalAnswer* answer);
+                      const SearchBudget& budget, Answer* answer);
 
 }  // namespace pipeloom::planner
 

@@ -14,6 +14,9 @@
 //    and microbatches differ, every second worker searches the step with its
 //    time running backwards (planner/core/reversed_graph.h).
 //
+// Where the list scheduler can make no schedule, workers change one legal order
+// instead (planner/search/local_search.h).
+//
 // The rounds and the exchange do not depend on the number of threads, and so
 // neither does the result.
 #include "planner/search/search_graph.h"
@@ -364,7 +367,7 @@ absl::Status SearchWithoutGuard(const StageGraph& graph, const FlatGraph& flat,
   }
   SearchBudget rest = budget;
   rest.max_evaluations -= best->evaluations;
-  LocalAnswer answer{.time = best->time, .sequence = best->sequence};
+  Answer answer{.time = best->time, .sequence = best->sequence};
   best->evaluations += SearchLocally(flat, bound, seed, rest, &answer);
   best->Offer(answer.time, answer.sequence);
   return absl::OkStatus();

@@ -259,6 +259,17 @@ TEST_F(CostsFromTest, TimesOfPipeloomCaptureScaleTheirModules) {
   backbone["runs"] = Json::array();
   EXPECT_THAT(outcome(times(1, 1), "no.json").err,
               HasSubstr("field \"runs\" has no items"));
+  EXPECT_THAT(outcome(Json{{"captured_times", Json::array()}}, "no.json").err,
+              HasSubstr("field \"captured_times\" has no items"));
+  backbone = times(1, 1)["captured_times"][0];
+  backbone["runs"] = {{{"tokens", 8},
+                       {"instances", 1},
+                       {"output_tokens", 8},
+                       {"forward_us", 1},
+                       {"backward_us", 1}}};
+  EXPECT_THAT(
+      outcome(Json{{"captured_times", {backbone, backbone}}}, "no.json").err,
+      HasSubstr("times of module \"text\" are there twice"));
 }
 
 TEST_F(CostsFromTest, ErrorsSayWhatIsWrong) {

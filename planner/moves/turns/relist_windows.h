@@ -125,13 +125,14 @@ class WindowLister {
 
 // Schedules windows drawn at random. Immutable.
 struct RandomWindows {
-  double mean_duration = 0;  // A task takes so many ns.
+  double mean_duration = 0;  // The mean duration of a task, ns.
   bool is_limited = false;   // Whether memory is short.
 
-  // Draws a window of the lister's sequence and schedules it in some styles,
-  // while `may_go_on`, until one is no longer and another order, which becomes
-  // the lister's. Returns whether there was one. `spend` is called with numbers
-  // of evaluations and their cost in sweeps.
+  // Draws a window of the lister's sequence and schedules it in a few styles,
+  // as long as `may_go_on` returns true. The lister takes the first order that
+  // is another one and not longer; returns whether there was one. Calls
+  // `spend(evaluations, cost)` for all work; the cost of one timing of the
+  // whole sequence is 1.
   bool Relist(const std::function<bool()>& may_go_on,
               const std::function<void(int64_t, int64_t)>& spend,
               WindowLister* lister, Random& random) const;

@@ -52,8 +52,6 @@ TEST(FixedOrderTest, EveryLaneEqualsRetimerOnRandomOrders) {
   }
 }
 
-// Three producers with delays beyond 32 bits; the one with the latest arrival
-// is none of the first two.
 TEST(FixedOrderTest, OneTaskOfOneLaneCanChange) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed);
@@ -78,6 +76,8 @@ TEST(FixedOrderTest, OneTaskOfOneLaneCanChange) {
   }
 }
 
+// Three producers with delays beyond 32 bits; the one with the latest arrival
+// is none of the first two.
 TEST(FixedOrderTest, TakesManyProducersAndLongDelays) {
   IdVector<TaskId, Task> tasks;
   IdVector<EdgeId, Dependency> edges;

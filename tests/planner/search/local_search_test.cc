@@ -25,8 +25,8 @@ using ::pipeloom::testing::RandomGraph;
 using ::pipeloom::testing::RandomOrders;
 
 // A legal order of the graph, with its step time.
-LocalAnswer AnyAnswer(const FlatGraph& flat) {
-  LocalAnswer answer;
+Answer AnyAnswer(const FlatGraph& flat) {
+  Answer answer;
   FeasibilityResult decided = DecideFeasibility(flat);
   if (decided.verdict != Feasibility::kLegal) return answer;
   Retimer retimer(flat);
@@ -44,7 +44,7 @@ TEST(SearchLocallyTest, MeetsTheOptimumOfMostSmallProblems) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed);
     const StageGraph graph = BranchingProblem(seed, 18);
     const FlatGraph flat(graph);
-    const LocalAnswer first = AnyAnswer(flat);
+    const Answer first = AnyAnswer(flat);
     if (first.sequence.empty()) continue;
     const ExactResult exact =
         ExactSearch(flat, first.time, first.sequence, SearchBudget{});
@@ -53,7 +53,7 @@ TEST(SearchLocallyTest, MeetsTheOptimumOfMostSmallProblems) {
         exact.sequence.empty() ? first.time : exact.step_time;
     if (first.time == optimum) continue;
     ++begun;
-    LocalAnswer answer = first;
+    Answer answer = first;
     const int64_t made =
         SearchLocally(flat, optimum, seed, {.max_evaluations = 400}, &answer);
     EXPECT_LE(made, 400);
@@ -72,11 +72,11 @@ TEST(SearchLocallyTest, MeetsTheOptimumOfMostSmallProblems) {
 TEST(SearchLocallyTest, IsTheSameForAnyNumberOfThreads) {
   const StageGraph graph = RandomGraph(3, {.with_memory_limits = true});
   const FlatGraph flat(graph);
-  const LocalAnswer first = AnyAnswer(flat);
+  const Answer first = AnyAnswer(flat);
   ASSERT_FALSE(first.sequence.empty());
   for (const int32_t workers : {1, 2, 5}) {
-    LocalAnswer alone = first;
-    LocalAnswer together = first;
+    Answer alone = first;
+    Answer together = first;
     const int64_t made = SearchLocally(
         flat, /*bound=*/0, /*seed=*/7,
         {.max_evaluations = 301, .threads = 1, .workers = workers}, &alone);
@@ -110,7 +110,7 @@ TEST(SearchLocallyTest, EndsWhereNothingCanBeChanged) {
   chain.succ_delay = {0};
   chain.capacity = {kNoLimit};
   chain.epilogue = {0};
-  LocalAnswer answer{.time = 12, .sequence = {0, 1}};
+  Answer answer{.time = 12, .sequence = {0, 1}};
   EXPECT_EQ(SearchLocally(chain, /*bound=*/0, /*seed=*/1,
                           {.max_evaluations = 20}, &answer),
             20);

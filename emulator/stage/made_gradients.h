@@ -1,7 +1,7 @@
-// Gradients in plain PyTorch: they are freed after the update, and the backward
-// of the step's first microbatch makes them again, from the last layer to the
-// first (optimizer.zero_grad, set_to_none). Other frameworks hold them all the
-// step long.
+// Gradients in plain PyTorch. After the update they are freed
+// (optimizer.zero_grad, set_to_none). In the next step the first backward
+// allocates them again, layer by layer. Other frameworks hold them during the
+// whole step.
 #ifndef PIPELOOM_EMULATOR_STAGE_MADE_GRADIENTS_H_
 #define PIPELOOM_EMULATOR_STAGE_MADE_GRADIENTS_H_
 

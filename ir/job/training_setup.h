@@ -108,8 +108,8 @@ struct TrainingSetup {
   double expert_imbalance = 1;
   CudaGraphs graphs = CudaGraphs::kNone;
   // Whether the cross-entropy runs on an fp32 copy of the logits, in kernels of
-  // its own: the log-softmax is kept, and in its backward its gradient and that
-  // of the logits exist at once, unless Megatron-Core's own loss makes both.
+  // its own: the log-softmax is kept. Its backward holds two fp32 gradients of
+  // the logits at once, except in Megatron-Core, whose loss works in place.
   bool fp32_loss = false;
   // Whether a dense layer keeps only its input, its attention's output and the
   // results of its first, third, ... product, and its backward computes the

@@ -155,8 +155,15 @@ absl::Status ApplyMeasured(const MeasuredFlags& flags,
   if (!flags.learned.empty()) {
     return UsageError("--learned and --costs-from: give one of them");
   }
-  if (flags.traces.size() == 1 && HasCapturedTimes(flags.traces[0])) {
-    return ApplyCaptured(flags.traces[0], input, context, costs);
+  for (const std::string& path : flags.traces) {
+    if (!HasCapturedTimes(path)) continue;
+    if (flags.traces.size() > 1) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "--costs-from: %s has times of pipeloom.capture; it must be the only "
+          "file: capture.save_times writes all modules to one",
+          path));
+    }
+    return ApplyCaptured(path, input, context, costs);
   }
   PIPELOOM_ASSIGN_OR_RETURN(const std::vector<trace::TraceSource> sources,
                             trace::OpenTraces(flags.traces));

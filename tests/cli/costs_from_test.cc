@@ -270,6 +270,11 @@ TEST_F(CostsFromTest, TimesOfPipeloomCaptureScaleTheirModules) {
   EXPECT_THAT(
       outcome(Json{{"captured_times", {backbone, backbone}}}, "no.json").err,
       HasSubstr("times of module \"text\" are there twice"));
+  const Outcome two = Pipeloom(Small(
+      "plan", {"--costs-from", Path("times.json") + "," + Path("fast.json")}));
+  EXPECT_EQ(two.code, 1);
+  EXPECT_THAT(two.err, HasSubstr("times.json has times of pipeloom.capture; it "
+                                 "must be the only file"));
 }
 
 TEST_F(CostsFromTest, ErrorsSayWhatIsWrong) {

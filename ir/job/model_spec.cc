@@ -190,138 +190,169 @@ std::string FfnFault(const FfnSpec& f) {
   return "";
 }
 
-absl::Status ValidateLayer(const ModuleSpec& module, LayerId id) {
-  const LayerSpec& layer = module.layers[id];
-  const auto fail = [&](const std::string& what) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("module \"%s\": layer %d (%s): %s", module.name,
-                        id.value(), layer.name, what));
+// The faults of parts of a layer, as the end of an error; empty if there is
+// none.
+std::string DimensionFault(const LayerSpec& layer) {
+  const struct {
+    const char* field;
+    int64_t value;
+  } dimensions[] = {
+      {"hidden", layer.hidden},
+      {"vocab", layer.vocab},
+      {"vector_parameters", layer.vector_parameters},
+      {"attention.heads", layer.attention.heads},
+      {"attention.kv_heads", layer.attention.kv_heads},
+      {"attention.head_dim", layer.attention.head_dim},
+      {"attention.window", layer.attention.window},
+      {"attention.query_rank", layer.attention.query_rank},
+      {"attention.kv_rank", layer.attention.kv_rank},
+      {"attention.rope_dim", layer.attention.rope_dim},
+      {"attention.value_dim", layer.attention.value_dim},
+      {"modulation.vectors", layer.modulation.vectors},
+      {"modulation.condition_width", layer.modulation.condition_width},
+      {"cross_attention.heads", layer.cross_attention.heads},
+      {"cross_attention.head_dim", layer.cross_attention.head_dim},
+      {"cross_attention.context_width", layer.cross_attention.context_width},
+      {"cross_attention.context_tokens", layer.cross_attention.context_tokens},
+      {"ffn.hidden", layer.ffn.hidden},
+      {"ffn.experts", layer.ffn.experts},
+      {"ffn.experts_per_token", layer.ffn.experts_per_token},
+      {"ffn.shared_experts", layer.ffn.shared_experts},
+      {"ffn.expert_hidden", layer.ffn.expert_hidden},
+      {"ffn.latent", layer.ffn.latent},
+      {"state_space.heads", layer.state_space.heads},
+      {"state_space.head_dim", layer.state_space.head_dim},
+      {"state_space.state_dim", layer.state_space.state_dim},
+      {"delta_net.key_heads", layer.delta_net.key_heads},
+      {"delta_net.value_heads", layer.delta_net.value_heads},
+      {"delta_net.key_dim", layer.delta_net.key_dim},
+      {"delta_net.value_dim", layer.delta_net.value_dim},
   };
-  const int64_t non_negative[] = {layer.hidden,
-                                  layer.vocab,
-                                  layer.vector_parameters,
-                                  layer.attention.heads,
-                                  layer.attention.kv_heads,
-                                  layer.attention.head_dim,
-                                  layer.attention.window,
-                                  layer.attention.query_rank,
-                                  layer.attention.kv_rank,
-                                  layer.attention.rope_dim,
-                                  layer.attention.value_dim,
-                                  layer.modulation.vectors,
-                                  layer.modulation.condition_width,
-                                  layer.cross_attention.heads,
-                                  layer.cross_attention.head_dim,
-                                  layer.cross_attention.context_width,
-                                  layer.cross_attention.context_tokens,
-                                  layer.ffn.hidden,
-                                  layer.ffn.experts,
-                                  layer.ffn.experts_per_token,
-                                  layer.ffn.shared_experts,
-                                  layer.ffn.expert_hidden,
-                                  layer.ffn.latent,
-                                  layer.state_space.heads,
-                                  layer.state_space.head_dim,
-                                  layer.state_space.state_dim,
-                                  layer.delta_net.key_heads,
-                                  layer.delta_net.value_heads,
-                                  layer.delta_net.key_dim,
-                                  layer.delta_net.value_dim};
-  for (const int64_t value : non_negative) {
+  for (const auto& [field, value] : dimensions) {
     if (value < 0) {
-      return fail(absl::StrFormat("a dimension is %d; it must be >= 0", value));
+      return absl::StrFormat("%s is %d; it must be >= 0", field, value);
     }
   }
-  if (layer.fixed_flops_per_token < 0 || layer.fixed_flops_per_instance < 0 ||
-      layer.fixed_activation_bytes_per_token < 0 ||
-      layer.fixed_activation_bytes_per_instance < 0) {
-    return fail("a fixed_* value is negative; it must be >= 0");
+  const struct {
+    const char* field;
+    double value;
+  } fixed[] = {
+      {"fixed_flops_per_token", layer.fixed_flops_per_token},
+      {"fixed_flops_per_instance", layer.fixed_flops_per_instance},
+      {"fixed_activation_bytes_per_token",
+       layer.fixed_activation_bytes_per_token},
+      {"fixed_activation_bytes_per_instance",
+       layer.fixed_activation_bytes_per_instance},
+  };
+  for (const auto& [field, value] : fixed) {
+    if (!(value >= 0)) {
+      return absl::StrFormat("%s is %g; it must be >= 0", field, value);
+    }
   }
-  if (!(layer.downsample >= 1)) {
-    return fail(
-        absl::StrFormat("downsample is %g; it must be >= 1", layer.downsample));
+  return "";
+}
+
+std::string AttentionFault(const AttentionSpec& a) {
+  if (a.kind != AttentionKind::kNone &&
+      (a.heads == 0 || a.kv_heads == 0 || a.head_dim == 0)) {
+    return "attention needs heads, kv_heads and head_dim > 0";
   }
-  if (layer.kind != LayerKind::kFixedWork && layer.hidden == 0) {
-    return fail("hidden is 0; it must be > 0");
+  if (a.kind == AttentionKind::kWindow && a.window == 0) {
+    return "window attention needs window > 0";
   }
-  if (layer.biases && layer.kind != LayerKind::kTransformer) {
-    return fail(
-        "biases is true; it must be false unless the kind is "
-        "LAYER_KIND_TRANSFORMER");
+  if (a.kind != AttentionKind::kWindow && a.kind != AttentionKind::kCausal &&
+      a.window > 0) {
+    return absl::StrFormat(
+        "attention.window is %d; it must be 0 unless the kind is "
+        "ATTENTION_KIND_WINDOW or ATTENTION_KIND_CAUSAL",
+        a.window);
   }
-  if (layer.dropout && layer.kind != LayerKind::kTransformer &&
-      layer.kind != LayerKind::kEmbedding) {
-    return fail(
-        "dropout is true; it must be false unless the kind is "
-        "LAYER_KIND_TRANSFORMER or LAYER_KIND_EMBEDDING");
+  if (a.kind != AttentionKind::kNone && a.heads % a.kv_heads != 0) {
+    return absl::StrFormat("kv_heads is %d; it must divide heads, which is %d",
+                           a.kv_heads, a.heads);
   }
-  if (const std::string fault = MixerFault(layer); !fault.empty()) {
-    return fail(fault);
+  if (!(a.density > 0 && a.density <= 1)) {
+    return absl::StrFormat("attention.density is %g; it must be in (0, 1]",
+                           a.density);
   }
-  if (const std::string fault = FfnFault(layer.ffn); !fault.empty()) {
-    return fail(fault);
+  if (a.kv_rank == 0 ? a.rope_dim > 0 : a.rope_dim > a.head_dim) {
+    return absl::StrFormat(
+        "attention.rope_dim is %d; it must be at most head_dim, which is "
+        "%d, and needs kv_rank > 0",
+        a.rope_dim, a.head_dim);
   }
+  return "";
+}
+
+// Its kind says which parts a layer must have.
+std::string KindFault(const LayerSpec& layer) {
   switch (layer.kind) {
-    case LayerKind::kTransformer: {
-      const AttentionSpec& a = layer.attention;
-      if (a.kind != AttentionKind::kNone &&
-          (a.heads == 0 || a.kv_heads == 0 || a.head_dim == 0)) {
-        return fail("attention needs heads, kv_heads and head_dim > 0");
-      }
-      if (a.kind == AttentionKind::kWindow && a.window == 0) {
-        return fail("window attention needs window > 0");
-      }
-      if (a.kind != AttentionKind::kWindow &&
-          a.kind != AttentionKind::kCausal && a.window > 0) {
-        return fail(absl::StrFormat(
-            "attention.window is %d; it must be 0 unless the kind is "
-            "ATTENTION_KIND_WINDOW or ATTENTION_KIND_CAUSAL",
-            a.window));
-      }
-      if (a.kind != AttentionKind::kNone && a.heads % a.kv_heads != 0) {
-        return fail(
-            absl::StrFormat("kv_heads is %d; it must divide heads, which is %d",
-                            a.kv_heads, a.heads));
-      }
-      if (!(a.density > 0 && a.density <= 1)) {
-        return fail(absl::StrFormat(
-            "attention.density is %g; it must be in (0, 1]", a.density));
-      }
-      if (a.kv_rank == 0 ? a.rope_dim > 0 : a.rope_dim > a.head_dim) {
-        return fail(absl::StrFormat(
-            "attention.rope_dim is %d; it must be at most head_dim, which is "
-            "%d, and needs kv_rank > 0",
-            a.rope_dim, a.head_dim));
-      }
-      break;
-    }
+    case LayerKind::kTransformer:
+      return AttentionFault(layer.attention);
     case LayerKind::kEmbedding:
     case LayerKind::kLossHead:
-      if (layer.vocab == 0) return fail("vocab is 0; it must be > 0");
+      if (layer.vocab == 0) return "vocab is 0; it must be > 0";
       break;
     case LayerKind::kLinears:
-      if (layer.linears.empty()) return fail("linears is empty");
+      if (layer.linears.empty()) return "linears is empty";
       for (const LinearSpec& linear : layer.linears) {
         if (linear.in <= 0 || linear.out <= 0) {
-          return fail("each of linears needs in > 0 and out > 0");
+          return "each of linears needs in > 0 and out > 0";
         }
       }
       break;
     case LayerKind::kFixedWork:
       break;
     case LayerKind::kConvolutions:
-      if (layer.convolutions.empty()) return fail("convolutions is empty");
+      if (layer.convolutions.empty()) return "convolutions is empty";
       for (const ConvolutionSpec& c : layer.convolutions) {
         if (c.in <= 0 || c.out <= 0 || c.kernel <= 0 || c.depth <= 0 ||
             !(c.scale > 0)) {
-          return fail(
-              "each of convolutions needs in, out, kernel, depth and scale > "
-              "0");
+          return "each of convolutions needs in, out, kernel, depth and scale "
+                 "> 0";
         }
       }
       break;
   }
-  return absl::OkStatus();
+  return "";
+}
+
+std::string LayerFault(const LayerSpec& layer) {
+  if (const std::string fault = DimensionFault(layer); !fault.empty()) {
+    return fault;
+  }
+  if (!(layer.downsample >= 1)) {
+    return absl::StrFormat("downsample is %g; it must be >= 1",
+                           layer.downsample);
+  }
+  if (layer.kind != LayerKind::kFixedWork && layer.hidden == 0) {
+    return "hidden is 0; it must be > 0";
+  }
+  if (layer.biases && layer.kind != LayerKind::kTransformer) {
+    return "biases is true; it must be false unless the kind is "
+           "LAYER_KIND_TRANSFORMER";
+  }
+  if (layer.dropout && layer.kind != LayerKind::kTransformer &&
+      layer.kind != LayerKind::kEmbedding) {
+    return "dropout is true; it must be false unless the kind is "
+           "LAYER_KIND_TRANSFORMER or LAYER_KIND_EMBEDDING";
+  }
+  if (const std::string fault = MixerFault(layer); !fault.empty()) {
+    return fault;
+  }
+  if (const std::string fault = FfnFault(layer.ffn); !fault.empty()) {
+    return fault;
+  }
+  return KindFault(layer);
+}
+
+absl::Status ValidateLayer(const ModuleSpec& module, LayerId id) {
+  const LayerSpec& layer = module.layers[id];
+  const std::string fault = LayerFault(layer);
+  if (fault.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("module \"%s\": layer %d (%s): %s", module.name,
+                      id.value(), layer.name, fault));
 }
 
 }  // namespace

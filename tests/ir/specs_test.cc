@@ -79,7 +79,7 @@ TEST(JobSpecTest, EachFaultIsNamedWithItsFieldAndWhatIsAllowed) {
        [](JobSpec& j) { j.model.modules[ModuleId(1)].name = "encoder"; }},
       {"module \"encoder\": layers is empty",
        [&](JobSpec& j) { j.model.modules[enc].layers.clear(); }},
-      {"module \"encoder\": layer 0 (block): a dimension is -1; it must be >= "
+      {"module \"encoder\": layer 0 (block): ffn.hidden is -1; it must be >= "
        "0",
        [&](JobSpec& j) { j.model.modules[enc].layers[l0].ffn.hidden = -1; }},
       {"hidden is 0; it must be > 0",
@@ -176,7 +176,7 @@ TEST(JobSpecTest, EachFaultIsNamedWithItsFieldAndWhatIsAllowed) {
          j.model.modules[enc].layers[l0].kind = LayerKind::kLinears;
          j.model.modules[enc].layers[l0].linears = {{.in = 3, .out = 0}};
        }},
-      {"a fixed_* value is negative",
+      {"fixed_flops_per_token is -1; it must be >= 0",
        [&](JobSpec& j) {
          j.model.modules[enc].layers[l0].fixed_flops_per_token = -1;
        }},

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
-#include <optional>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -124,6 +122,139 @@ std::vector<const PartSpans*> SpansOf(
   return of_replica;
 }
 
+absl::Status CheckArguments(absl::Span<const ExecutionPlan* const> replicas,
+                            const Updates& updates,
+                            const ClusterOptions& options) {
+  if (replicas.empty()) {
+    return absl::InvalidArgumentError("a cluster step needs a replica");
+  }
+  const int32_t num_ranks = replicas[0]->graph.num_ranks();
+  for (size_t d = 0; d < replicas.size(); ++d) {
+    if (replicas[d]->graph.num_ranks() == num_ranks) continue;
+    return absl::InvalidArgumentError(
+        absl::StrFormat("replica %d has %d ranks; replica 0 has %d", d,
+                        replicas[d]->graph.num_ranks(), num_ranks));
+  }
+  if (!(options.contention >= 0 && options.contention <= 1)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "contention is %g; it must be in [0, 1]", options.contention));
+  }
+  if (options.gpus_per_rank < 1) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "gpus_per_rank is %d; it must be >= 1", options.gpus_per_rank));
+  }
+  if (!updates.empty() && updates.size() != num_ranks) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("there are updates of %d ranks; the plans have %d",
+                        updates.size(), num_ranks));
+  }
+  for (const ClusterOptions::SlowReplicaRank& s : options.slow) {
+    if (s.replica < 0 || static_cast<size_t>(s.replica) >= replicas.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("slow: replica %d does not exist; there are %d",
+                          s.replica, replicas.size()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The times of all replicas, each of which stands for those with equal work.
+struct EmulatedReplicas {
+  std::vector<ReplicaTimes> distinct{};
+  std::vector<size_t> class_of{};  // Indexed by replica.
+};
+
+// Emulates each replica, or one of those that are alike.
+absl::StatusOr<EmulatedReplicas> EmulateReplicas(
+    absl::Span<const ExecutionPlan* const> replicas, const Updates& updates,
+    const ClusterOptions& options, ClusterCounters* counters) {
+  std::vector<Slow> slow(replicas.size());
+  for (const ClusterOptions::SlowReplicaRank& s : options.slow) {
+    slow[static_cast<size_t>(s.replica)].push_back({s.rank, s.factor});
+  }
+  EmulatedReplicas result;
+  Workspace workspace;
+  std::vector<size_t> first_of;  // A replica of each class.
+  absl::flat_hash_map<uint64_t, std::vector<size_t>> classes;
+  for (size_t d = 0; d < replicas.size(); ++d) {
+    const ExecutionPlan& plan = *replicas[d];
+    const int64_t peers = options.gpus_per_rank;
+    ++counters->replicas;
+    counters->gpus += peers * plan.graph.num_ranks();
+    counters->tasks += peers * plan.graph.num_tasks();
+    std::vector<size_t>* alike =
+        options.reuse ? &classes[Sketch(plan)] : nullptr;
+    if (alike != nullptr) {
+      const auto known =
+          std::find_if(alike->begin(), alike->end(), [&](size_t c) {
+            return slow[first_of[c]] == slow[d] &&
+                   SameWork(*replicas[first_of[c]], plan);
+          });
+      if (known != alike->end()) {
+        result.class_of.push_back(*known);
+        continue;
+      }
+    }
+    const int64_t times = options.reuse ? 1 : peers;
+    for (int64_t peer = 0; peer < times; ++peer) {
+      absl::StatusOr<ReplicaTimes> one =
+          EmulateReplica(plan, updates, options.step, slow[d], &workspace);
+      if (!one.ok()) return WithReplica(one.status(), d);
+      if (peer == 0) result.distinct.push_back(*std::move(one));
+    }
+    first_of.push_back(d);
+    result.class_of.push_back(result.distinct.size() - 1);
+    if (alike != nullptr) alike->push_back(result.class_of.back());
+    ++counters->replicas_emulated;
+    counters->gpus_emulated += times * plan.graph.num_ranks();
+    counters->tasks_emulated += times * plan.graph.num_tasks();
+  }
+  return result;
+}
+
+SimTime At(int64_t ns) { return SimTime(Nanoseconds(ns)); }
+
+// When a rank's gradients are reduced, ns, and how long its first forward waits
+// for weights.
+struct ReducedRank {
+  int64_t computed = 0;
+  int64_t reduced = 0;
+  int64_t wait = 0;
+};
+
+ReducedRank ReduceRank(absl::Span<const ReplicaTimes* const> replicas,
+                       const Updates& updates, const ClusterOptions& options,
+                       RankId rank) {
+  ReducedRank result;
+  for (const ReplicaTimes* times : replicas) {
+    result.computed = std::max(
+        result.computed, times->computed[static_cast<size_t>(rank.value())]);
+  }
+  result.reduced = result.computed;
+  if (updates.empty()) return result;
+  const RankUpdate& update = updates[rank];
+  if (!options.overlap_reduction || update.parts.empty()) {
+    result.reduced += update.reduce.count();
+  } else if (update.reduce > kZero) {
+    result.reduced =
+        ReducedAt(update, SpansOf(replicas, &ReplicaTimes::last, rank));
+  }
+  int64_t hidden = update.reduce.count() -
+                   std::max<int64_t>(0, result.reduced - result.computed);
+  if (options.gather_in_forwards) {
+    result.wait =
+        WaitForWeights(update, SpansOf(replicas, &ReplicaTimes::first, rank));
+    hidden += std::max<int64_t>(0, update.gather.count() - result.wait);
+  }
+  // The rank's passes took so much longer.
+  const int64_t lost =
+      std::llround(options.contention * static_cast<double>(hidden));
+  if (lost > 0) {
+    result.reduced = std::max(result.reduced, result.computed) + lost;
+  }
+  return result;
+}
+
 }  // namespace
 
 int32_t ClusterStep::slowest_replica() const {
@@ -141,132 +272,39 @@ absl::StatusOr<ClusterResult> EmulateCluster(
     absl::Span<const ExecutionPlan* const> replicas,
     const IdVector<RankId, RankUpdate>& updates,
     const ClusterOptions& options) {
-  if (replicas.empty()) {
-    return absl::InvalidArgumentError("a cluster step needs a replica");
-  }
-  const int32_t num_ranks = replicas[0]->graph.num_ranks();
-  if (!(options.contention >= 0 && options.contention <= 1)) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "contention is %g; it must be in [0, 1]", options.contention));
-  }
-  if (options.gpus_per_rank < 1) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "gpus_per_rank is %d; it must be >= 1", options.gpus_per_rank));
-  }
-  if (!updates.empty() && updates.size() != num_ranks) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("there are updates of %d ranks; the plans have %d",
-                        updates.size(), num_ranks));
-  }
-  std::vector<Slow> slow(replicas.size());
-  for (const ClusterOptions::SlowReplicaRank& s : options.slow) {
-    if (s.replica < 0 || static_cast<size_t>(s.replica) >= replicas.size()) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("slow: replica %d does not exist; there are %d",
-                          s.replica, replicas.size()));
-    }
-    slow[static_cast<size_t>(s.replica)].push_back({s.rank, s.factor});
-  }
-
+  PIPELOOM_RETURN_IF_ERROR(CheckArguments(replicas, updates, options));
   ClusterResult result;
-  ClusterCounters& counters = result.counters;
-  Workspace workspace;
-  std::vector<ReplicaTimes> emulated;
-  std::vector<size_t> class_of(replicas.size());
-  std::vector<size_t> first_of;  // A replica of each class.
-  absl::flat_hash_map<uint64_t, std::vector<size_t>> classes;
-  for (size_t d = 0; d < replicas.size(); ++d) {
-    const ExecutionPlan& plan = *replicas[d];
-    if (plan.graph.num_ranks() != num_ranks) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("replica %d has %d ranks; replica 0 has %d", d,
-                          plan.graph.num_ranks(), num_ranks));
-    }
-    ++counters.replicas;
-    const int64_t peers = options.gpus_per_rank;
-    counters.gpus += peers * num_ranks;
-    counters.tasks += peers * plan.graph.num_tasks();
-    std::optional<size_t> known;
-    std::vector<size_t>* alike = nullptr;
-    if (options.reuse) {
-      alike = &classes[Sketch(plan)];
-      for (const size_t c : *alike) {
-        if (slow[first_of[c]] == slow[d] &&
-            SameWork(*replicas[first_of[c]], plan)) {
-          known = c;
-          break;
-        }
-      }
-    }
-    if (!known.has_value()) {
-      known = emulated.size();
-      const int64_t times = options.reuse ? 1 : peers;
-      for (int64_t peer = 0; peer < times; ++peer) {
-        absl::StatusOr<ReplicaTimes> one =
-            EmulateReplica(plan, updates, options.step, slow[d], &workspace);
-        if (!one.ok()) return WithReplica(one.status(), d);
-        if (peer == 0) emulated.push_back(*std::move(one));
-      }
-      first_of.push_back(d);
-      if (alike != nullptr) alike->push_back(*known);
-      ++counters.replicas_emulated;
-      counters.gpus_emulated += times * num_ranks;
-      counters.tasks_emulated += times * plan.graph.num_tasks();
-    }
-    class_of[d] = *known;
-  }
-
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const EmulatedReplicas emulated,
+      EmulateReplicas(replicas, updates, options, &result.counters));
   ClusterStep& step = result.step;
-  const auto at = [](int64_t ns) { return SimTime(Nanoseconds(ns)); };
+  for (const size_t c : emulated.class_of) {
+    const ReplicaTimes& times = emulated.distinct[c];
+    step.pipeline_finish.push_back(At(times.finish));
+    step.busy += Nanoseconds(times.busy);
+    step.finish = std::max(step.finish, At(times.finish));
+  }
   std::vector<const ReplicaTimes*> distinct;
-  for (const ReplicaTimes& times : emulated) distinct.push_back(&times);
-  for (const size_t c : class_of) {
-    step.pipeline_finish.push_back(at(emulated[c].finish));
-    step.busy += Nanoseconds(emulated[c].busy);
-    step.finish = std::max(step.finish, at(emulated[c].finish));
+  for (const ReplicaTimes& times : emulated.distinct) {
+    distinct.push_back(&times);
   }
-  std::vector<int64_t> reduced;
   int64_t wait = 0;
-  for (int32_t r = 0; r < num_ranks; ++r) {
-    const auto i = static_cast<size_t>(r);
-    int64_t computed = 0;
-    for (const ReplicaTimes* times : distinct) {
-      computed = std::max(computed, times->computed[i]);
-    }
-    step.ranks.push_back({.computed = at(computed)});
-    reduced.push_back(computed);
-    if (updates.empty()) continue;
-    const RankUpdate& update = updates[RankId(r)];
-    if (!options.overlap_reduction || update.parts.empty()) {
-      reduced.back() += update.reduce.count();
-    } else if (update.reduce > kZero) {
-      reduced.back() =
-          ReducedAt(update, SpansOf(distinct, &ReplicaTimes::last, RankId(r)));
-    }
-    int64_t hidden =
-        update.reduce.count() - std::max<int64_t>(0, reduced[i] - computed);
-    if (options.gather_in_forwards) {
-      const int64_t own = WaitForWeights(
-          update, SpansOf(distinct, &ReplicaTimes::first, RankId(r)));
-      wait = std::max(wait, own);
-      hidden += std::max<int64_t>(0, update.gather.count() - own);
-    }
-    // The rank's passes took so much longer.
-    const int64_t lost =
-        std::llround(options.contention * static_cast<double>(hidden));
-    if (lost > 0) reduced[i] = std::max(reduced[i], computed) + lost;
+  int64_t norm = 0;  // When all ranks' gradients are reduced.
+  for (int32_t r = 0; r < replicas[0]->graph.num_ranks(); ++r) {
+    const ReducedRank rank = ReduceRank(distinct, updates, options, RankId(r));
+    step.ranks.push_back(
+        {.computed = At(rank.computed), .reduced = At(rank.reduced)});
+    wait = std::max(wait, rank.wait);
+    norm = std::max(norm, rank.reduced);
   }
-  const int64_t norm =
-      reduced.empty() ? 0 : *std::max_element(reduced.begin(), reduced.end());
   for (const RankId r : step.ranks.ids()) {
     ClusterStep::Rank& rank = step.ranks[r];
-    rank.reduced = at(reduced[static_cast<size_t>(r.value())]);
     rank.updated = std::max(rank.computed, rank.reduced);
     rank.gathered = rank.updated;
     if (!updates.empty()) {
       const RankUpdate& update = updates[r];
       if (options.clip_gradients && update.total() > kZero) {
-        rank.updated = std::max(rank.updated, at(norm));
+        rank.updated = std::max(rank.updated, At(norm));
       }
       rank.updated += update.optimizer;
       rank.gathered =

@@ -67,12 +67,7 @@ absl::Status CheckPairs(const IdVector<TaskId, Task>& tasks,
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::StatusOr<StageGraph> StageGraph::Create(
-    std::string name, IdVector<RankId, RankSpec> ranks,
-    std::vector<std::string> module_names, IdVector<TaskId, Task> tasks,
-    IdVector<EdgeId, Dependency> dependencies) {
+absl::Status CheckRanks(const IdVector<RankId, RankSpec>& ranks) {
   for (const RankId id : ranks.ids()) {
     const RankMemory& m = ranks[id].memory;
     for (const Bytes b :
@@ -87,55 +82,60 @@ absl::StatusOr<StageGraph> StageGraph::Create(
           absl::StrFormat("rank %d: its epilogue is negative", id.value()));
     }
   }
-  std::vector<TaskId> paired;  // Passes of pairs.
-  for (const TaskId id : tasks.ids()) {
-    const Task& task = tasks[id];
-    if (!ranks.Contains(task.rank)) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("task %d: rank %d does not exist; there are %d ranks",
-                          id.value(), task.rank.value(), ranks.size()));
-    }
-    if (task.duration < kZero || task.alloc < Bytes(0) ||
-        task.free < Bytes(0)) {
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "task %d: duration %d ns, alloc %d B, free %d B; all must be >= 0",
-          id.value(), task.duration.count(), task.alloc.count(),
-          task.free.count()));
-    }
-    if (!task.overlaps.is_none()) {
-      const bool valid =
-          tasks.Contains(task.overlaps) &&
-          tasks[task.overlaps].rank == task.rank &&
-          (task.pass == Pass::kWeightGrad
-               ? tasks[task.overlaps].pass == Pass::kBackward
-               : MayPair(tasks[task.overlaps], task) && task.overlaps > id);
-      if (!valid) {
-        return absl::InvalidArgumentError(absl::StrFormat(
-            "task %d overlaps task %d; a weight gradient may overlap a "
-            "backward of its rank, and of a forward and a backward of two "
-            "microbatches of one rank the one with the smaller number may "
-            "overlap the other",
-            id.value(), task.overlaps.value()));
-      }
-      if (task.pass != Pass::kWeightGrad) {
-        if (task.duration != kZero) {
-          return absl::InvalidArgumentError(absl::StrFormat(
-              "task %d runs together with task %d: duration %d ns; it must be "
-              "0, as that of the other is of both",
-              id.value(), task.overlaps.value(), task.duration.count()));
-        }
-        paired.push_back(id);
-        paired.push_back(task.overlaps);
-      }
-    }
-    const int32_t module = task.module.value();
-    if (module < 0 || module >= static_cast<int32_t>(module_names.size())) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("task %d: module %d does not exist; there are %d",
-                          id.value(), module, module_names.size()));
-    }
+  return absl::OkStatus();
+}
+
+// Checks that a task may overlap the one that it names.
+absl::Status CheckOverlap(const IdVector<TaskId, Task>& tasks, TaskId id) {
+  const Task& task = tasks[id];
+  const bool valid =
+      tasks.Contains(task.overlaps) && tasks[task.overlaps].rank == task.rank &&
+      (task.pass == Pass::kWeightGrad
+           ? tasks[task.overlaps].pass == Pass::kBackward
+           : MayPair(tasks[task.overlaps], task) && task.overlaps > id);
+  if (!valid) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "task %d overlaps task %d; a weight gradient may overlap a "
+        "backward of its rank, and of a forward and a backward of two "
+        "microbatches of one rank the one with the smaller number may "
+        "overlap the other",
+        id.value(), task.overlaps.value()));
   }
-  PIPELOOM_RETURN_IF_ERROR(CheckPairs(tasks, std::move(paired)));
+  if (task.pass != Pass::kWeightGrad && task.duration != kZero) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "task %d runs together with task %d: duration %d ns; it must be "
+        "0, as that of the other is of both",
+        id.value(), task.overlaps.value(), task.duration.count()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckTask(const IdVector<TaskId, Task>& tasks, TaskId id,
+                       const IdVector<RankId, RankSpec>& ranks,
+                       const std::vector<std::string>& module_names) {
+  const Task& task = tasks[id];
+  if (!ranks.Contains(task.rank)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("task %d: rank %d does not exist; there are %d ranks",
+                        id.value(), task.rank.value(), ranks.size()));
+  }
+  if (task.duration < kZero || task.alloc < Bytes(0) || task.free < Bytes(0)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "task %d: duration %d ns, alloc %d B, free %d B; all must be >= 0",
+        id.value(), task.duration.count(), task.alloc.count(),
+        task.free.count()));
+  }
+  const int32_t module = task.module.value();
+  if (module < 0 || module >= static_cast<int32_t>(module_names.size())) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("task %d: module %d does not exist; there are %d",
+                        id.value(), module, module_names.size()));
+  }
+  return task.overlaps.is_none() ? absl::OkStatus() : CheckOverlap(tasks, id);
+}
+
+absl::Status CheckDependencies(const IdVector<EdgeId, Dependency>& dependencies,
+                               const IdVector<TaskId, Task>& tasks) {
   for (const EdgeId id : dependencies.ids()) {
     const Dependency& d = dependencies[id];
     if (!tasks.Contains(d.from) || !tasks.Contains(d.to) || !(d.from < d.to)) {
@@ -153,7 +153,13 @@ absl::StatusOr<StageGraph> StageGraph::Create(
           d.occupancy.count(), d.payload.count()));
     }
   }
-  // The limit keeps all sums of times or sizes of a graph in range.
+  return absl::OkStatus();
+}
+
+// Checks that all sums of times or sizes of a graph are in range.
+absl::Status CheckSums(const IdVector<RankId, RankSpec>& ranks,
+                       const IdVector<TaskId, Task>& tasks,
+                       const IdVector<EdgeId, Dependency>& dependencies) {
   constexpr int64_t kMax = int64_t{1} << 60;
   int64_t nanoseconds = 0;
   int64_t bytes = 0;
@@ -181,6 +187,27 @@ absl::StatusOr<StageGraph> StageGraph::Create(
         "all %s of the graph together must be less than %d",
         nanoseconds >= kMax ? "times in nanoseconds" : "sizes in bytes", kMax));
   }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<StageGraph> StageGraph::Create(
+    std::string name, IdVector<RankId, RankSpec> ranks,
+    std::vector<std::string> module_names, IdVector<TaskId, Task> tasks,
+    IdVector<EdgeId, Dependency> dependencies) {
+  PIPELOOM_RETURN_IF_ERROR(CheckRanks(ranks));
+  std::vector<TaskId> paired;  // Passes of pairs.
+  for (const TaskId id : tasks.ids()) {
+    PIPELOOM_RETURN_IF_ERROR(CheckTask(tasks, id, ranks, module_names));
+    if (tasks[id].overlaps.is_none()) continue;
+    if (tasks[id].pass == Pass::kWeightGrad) continue;
+    paired.push_back(id);
+    paired.push_back(tasks[id].overlaps);
+  }
+  PIPELOOM_RETURN_IF_ERROR(CheckPairs(tasks, std::move(paired)));
+  PIPELOOM_RETURN_IF_ERROR(CheckDependencies(dependencies, tasks));
+  PIPELOOM_RETURN_IF_ERROR(CheckSums(ranks, tasks, dependencies));
   StageGraph graph;
   graph.name_ = std::move(name);
   graph.ranks_ = std::move(ranks);

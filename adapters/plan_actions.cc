@@ -326,6 +326,192 @@ struct Placed {
   TaskId task{};
 };
 
+// Makes a graph and an order of a checked table.
+class TableGraph {
+ public:
+  // Neither may be changed or destroyed while it is used.
+  TableGraph(const ActionTable& table, const TableShape& shape)
+      : table_(table),
+        shape_(shape),
+        forward_(At(shape.num_stages) * At(shape.num_microbatches), -1),
+        backward_(forward_.size(), -1) {
+    PlacePasses();
+  }
+
+  absl::StatusOr<ImportedSchedule> Schedule(const ActionTimes& times,
+                                            const std::string& name) {
+    ImportedSchedule result;
+    result.order.resize(static_cast<int32_t>(table_.ranks.size()));
+    std::vector<int64_t> stages_of(table_.ranks.size(), 0);
+    for (const int32_t rank : shape_.rank_of_stage) {
+      if (rank >= 0) ++stages_of[At(rank)];
+    }
+    IdVector<TaskId, Task> tasks;
+    for (Placed& pass : passes_) {
+      pass.task =
+          tasks.push_back(TaskOf(pass.action, times, stages_of[At(pass.rank)]));
+      tasks[pass.task].rank = RankId(pass.rank);
+      result.order[RankId(pass.rank)].push_back(pass.task);
+    }
+    PIPELOOM_ASSIGN_OR_RETURN(
+        result.graph,
+        StageGraph::Create(name,
+                           IdVector<RankId, RankSpec>(
+                               static_cast<int32_t>(table_.ranks.size())),
+                           {"model"}, std::move(tasks), Edges(times)));
+    return result;
+  }
+
+ private:
+  size_t Index(int32_t stage, int32_t microbatch) const {
+    return At(stage) * At(shape_.num_microbatches) + At(microbatch);
+  }
+
+  // Returns whether the passes whose output it takes have been placed.
+  bool IsReady(const Action& a) const {
+    if (a.kind == ActionKind::kForward) {
+      return a.stage == 0 || forward_[Index(a.stage - 1, a.microbatch)] >= 0;
+    }
+    if (a.kind == ActionKind::kBackward ||
+        a.kind == ActionKind::kBackwardInput) {
+      return a.stage + 1 == shape_.num_stages ||
+             backward_[Index(a.stage + 1, a.microbatch)] >= 0;
+    }
+    return true;
+  }
+
+  // Places the passes in the order of a walk over the ranks, which is
+  // topological; idle cells and transfers fall away.
+  void PlacePasses() {
+    std::vector<size_t> at(table_.ranks.size(), 0);
+    for (bool progress = true; progress;) {
+      progress = false;
+      for (size_t r = 0; r < at.size(); ++r) {
+        // One cell a turn, so that tasks are numbered about by time.
+        if (at[r] == table_.ranks[r].size()) continue;
+        const auto& actions = table_.ranks[r][at[r]].actions;
+        if (!std::all_of(actions.begin(), actions.end(),
+                         [&](const Action& a) { return IsReady(a); })) {
+          continue;
+        }
+        PlaceCell(static_cast<int32_t>(r), actions);
+        ++at[r];
+        progress = true;
+      }
+    }
+  }
+
+  void PlaceCell(int32_t rank, const std::vector<Action>& actions) {
+    const auto first = static_cast<int32_t>(passes_.size());
+    for (const Action& a : actions) {
+      if (IsTransfer(a.kind)) continue;
+      const auto number = static_cast<int32_t>(passes_.size());
+      Placed pass{a, rank};
+      if (actions.size() == 2) {
+        pass.partner = number == first ? first + 1 : first;
+      }
+      passes_.push_back(pass);
+      if (a.kind == ActionKind::kForward) {
+        forward_[Index(a.stage, a.microbatch)] = number;
+      } else if (a.kind != ActionKind::kWeightGrad) {
+        backward_[Index(a.stage, a.microbatch)] = number;
+      }
+    }
+  }
+
+  // Returns the task of an action on a rank with `stages` stages, but for the
+  // rank.
+  static Task TaskOf(const Action& a, const ActionTimes& times,
+                     int64_t stages) {
+    Task task;
+    task.module = ModuleId(0);
+    task.stage = StageId(a.stage);
+    task.microbatch = MicrobatchId(a.microbatch);
+    const bool frees =
+        a.kind == ActionKind::kBackward || a.kind == ActionKind::kWeightGrad;
+    if (frees) task.free = times.activation;
+    switch (a.kind) {
+      case ActionKind::kForward:
+        task.pass = Pass::kForward;
+        task.duration = times.forward / stages;
+        task.alloc = times.activation;
+        break;
+      case ActionKind::kWeightGrad:
+        task.pass = Pass::kWeightGrad;
+        task.duration = times.weight_grad / stages;
+        break;
+      case ActionKind::kBackwardInput:
+        task.pass = Pass::kBackward;
+        task.duration = times.backward_input / stages;
+        break;
+      default:
+        task.pass = Pass::kBackward;
+        task.duration = (times.backward_input + times.weight_grad) / stages;
+        break;
+    }
+    return task;
+  }
+
+  IdVector<EdgeId, Dependency> Edges(const ActionTimes& times) const {
+    IdVector<EdgeId, Dependency> edges;
+    const auto connect = [&](int32_t from, int32_t to, bool data) {
+      edges.push_back(
+          EdgeOf(passes_[At(from)], passes_[At(to)], data, times.transfer));
+    };
+    // The output of `from` for `to`. What one of a pair waits for its first
+    // pass waits for; what one of a pair gives is there at the end of its last.
+    const auto hand_over = [&](int32_t from, int32_t to) {
+      connect(from, to, true);
+      const int32_t from_pair = passes_[At(from)].partner;
+      const int32_t to_pair = passes_[At(to)].partner;
+      if (to_pair >= 0 && to_pair < to) connect(from, to_pair, false);
+      if (from_pair > from) {
+        connect(from_pair, to, false);
+        if (to_pair >= 0 && to_pair < to) connect(from_pair, to_pair, false);
+      }
+    };
+    for (int32_t i = 0; i < static_cast<int32_t>(passes_.size()); ++i) {
+      const Action& a = passes_[At(i)].action;
+      if (a.kind == ActionKind::kForward) {
+        if (a.stage > 0) {
+          hand_over(forward_[Index(a.stage - 1, a.microbatch)], i);
+        }
+      } else if (a.kind == ActionKind::kWeightGrad) {
+        connect(backward_[Index(a.stage, a.microbatch)], i, false);
+      } else {
+        if (a.stage + 1 < shape_.num_stages) {
+          hand_over(backward_[Index(a.stage + 1, a.microbatch)], i);
+        }
+        connect(forward_[Index(a.stage, a.microbatch)], i, false);
+      }
+    }
+    return edges;
+  }
+
+  static Dependency EdgeOf(const Placed& from, const Placed& to, bool data,
+                           Duration transfer) {
+    Dependency edge;
+    edge.from = from.task;
+    edge.to = to.task;
+    if (from.rank == to.rank) return edge;
+    edge.delay = transfer;
+    if (data) {
+      edge.occupancy = transfer;
+      edge.payload = Bytes(1);
+      edge.rows = 1;
+      edge.width = 1;
+    }
+    return edge;
+  }
+
+  const ActionTable& table_;
+  const TableShape& shape_;
+  std::vector<Placed> passes_{};
+  // The pass of each stage and microbatch; -1: not placed.
+  std::vector<int32_t> forward_;
+  std::vector<int32_t> backward_;
+};
+
 }  // namespace
 
 absl::StatusOr<PlanActions> ActionsOf(const ExecutionPlan& plan,
@@ -338,142 +524,7 @@ absl::StatusOr<ImportedSchedule> ScheduleOf(const ActionTable& table,
                                             const std::string& name) {
   TableShape shape;
   PIPELOOM_RETURN_IF_ERROR(CheckTable(table, &shape));
-  const auto index = [&](int32_t stage, int32_t microbatch) {
-    return At(stage) * At(shape.num_microbatches) + At(microbatch);
-  };
-  // The passes in the order of a walk over the ranks, which is topological;
-  // idle cells and transfers fall away.
-  std::vector<Placed> passes;
-  const size_t cells = At(shape.num_stages) * At(shape.num_microbatches);
-  std::vector<int32_t> forward(cells, -1);
-  std::vector<int32_t> backward(cells, -1);
-  std::vector<size_t> at(table.ranks.size(), 0);
-  const auto ready = [&](const Action& a) {
-    if (a.kind == ActionKind::kForward) {
-      return a.stage == 0 || forward[index(a.stage - 1, a.microbatch)] >= 0;
-    }
-    if (a.kind == ActionKind::kBackward ||
-        a.kind == ActionKind::kBackwardInput) {
-      return a.stage + 1 == shape.num_stages ||
-             backward[index(a.stage + 1, a.microbatch)] >= 0;
-    }
-    return true;
-  };
-  for (bool progress = true; progress;) {
-    progress = false;
-    for (size_t r = 0; r < at.size(); ++r) {
-      // One cell a turn, so that tasks are numbered about by time.
-      if (at[r] == table.ranks[r].size()) continue;
-      const auto& actions = table.ranks[r][at[r]].actions;
-      if (!std::all_of(actions.begin(), actions.end(), ready)) continue;
-      const auto first = static_cast<int32_t>(passes.size());
-      for (const Action& a : actions) {
-        if (IsTransfer(a.kind)) continue;
-        const auto number = static_cast<int32_t>(passes.size());
-        Placed pass{a, static_cast<int32_t>(r)};
-        if (actions.size() == 2) {
-          pass.partner = number == first ? first + 1 : first;
-        }
-        passes.push_back(pass);
-        if (a.kind == ActionKind::kForward) {
-          forward[index(a.stage, a.microbatch)] = number;
-        } else if (a.kind != ActionKind::kWeightGrad) {
-          backward[index(a.stage, a.microbatch)] = number;
-        }
-      }
-      ++at[r];
-      progress = true;
-    }
-  }
-
-  std::vector<int64_t> stages_of(table.ranks.size(), 0);
-  for (const int32_t rank : shape.rank_of_stage) {
-    if (rank >= 0) ++stages_of[At(rank)];
-  }
-  IdVector<TaskId, Task> tasks;
-  ImportedSchedule result;
-  result.order.resize(static_cast<int32_t>(table.ranks.size()));
-  for (Placed& pass : passes) {
-    const Action& a = pass.action;
-    const int64_t share = stages_of[At(pass.rank)];
-    Task task;
-    task.rank = RankId(pass.rank);
-    task.module = ModuleId(0);
-    task.stage = StageId(a.stage);
-    task.microbatch = MicrobatchId(a.microbatch);
-    const bool frees =
-        a.kind == ActionKind::kBackward || a.kind == ActionKind::kWeightGrad;
-    if (frees) task.free = times.activation;
-    switch (a.kind) {
-      case ActionKind::kForward:
-        task.pass = Pass::kForward;
-        task.duration = times.forward / share;
-        task.alloc = times.activation;
-        break;
-      case ActionKind::kWeightGrad:
-        task.pass = Pass::kWeightGrad;
-        task.duration = times.weight_grad / share;
-        break;
-      case ActionKind::kBackwardInput:
-        task.pass = Pass::kBackward;
-        task.duration = times.backward_input / share;
-        break;
-      default:
-        task.pass = Pass::kBackward;
-        task.duration = (times.backward_input + times.weight_grad) / share;
-        break;
-    }
-    pass.task = tasks.push_back(task);
-    result.order[task.rank].push_back(pass.task);
-  }
-  IdVector<EdgeId, Dependency> edges;
-  const auto connect = [&](int32_t from, int32_t to, bool data) {
-    Dependency edge;
-    edge.from = passes[At(from)].task;
-    edge.to = passes[At(to)].task;
-    if (passes[At(from)].rank != passes[At(to)].rank) {
-      edge.delay = times.transfer;
-      if (data) {
-        edge.occupancy = times.transfer;
-        edge.payload = Bytes(1);
-        edge.rows = 1;
-        edge.width = 1;
-      }
-    }
-    edges.push_back(edge);
-  };
-  // The output of `from` for `to`. What one of a pair waits for its first pass
-  // waits for; what one of a pair gives is there at the end of its last.
-  const auto hand_over = [&](int32_t from, int32_t to) {
-    connect(from, to, true);
-    const int32_t from_pair = passes[At(from)].partner;
-    const int32_t to_pair = passes[At(to)].partner;
-    if (to_pair >= 0 && to_pair < to) connect(from, to_pair, false);
-    if (from_pair > from) {
-      connect(from_pair, to, false);
-      if (to_pair >= 0 && to_pair < to) connect(from_pair, to_pair, false);
-    }
-  };
-  for (int32_t i = 0; i < static_cast<int32_t>(passes.size()); ++i) {
-    const Action& a = passes[At(i)].action;
-    if (a.kind == ActionKind::kForward) {
-      if (a.stage > 0) hand_over(forward[index(a.stage - 1, a.microbatch)], i);
-    } else if (a.kind == ActionKind::kWeightGrad) {
-      connect(backward[index(a.stage, a.microbatch)], i, false);
-    } else if (a.stage + 1 < shape.num_stages) {
-      hand_over(backward[index(a.stage + 1, a.microbatch)], i);
-      connect(forward[index(a.stage, a.microbatch)], i, false);
-    } else {
-      connect(forward[index(a.stage, a.microbatch)], i, false);
-    }
-  }
-  PIPELOOM_ASSIGN_OR_RETURN(
-      result.graph,
-      StageGraph::Create(
-          name,
-          IdVector<RankId, RankSpec>(static_cast<int32_t>(table.ranks.size())),
-          {"model"}, std::move(tasks), std::move(edges)));
-  return result;
+  return TableGraph(table, shape).Schedule(times, name);
 }
 
 }  // namespace pipeloom::adapters

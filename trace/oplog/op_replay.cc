@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/check.h"
+#include "base/status_macros.h"
 
 namespace pipeloom::trace {
 namespace {
@@ -51,145 +52,181 @@ size_t At(int32_t index) { return static_cast<size_t>(index); }
 
 }  // namespace
 
-absl::StatusOr<OpReplay> OpReplay::Create(const OpLogStep& step) {
-  OpReplay replay;
-  std::vector<Duration> starts;
-  std::vector<Duration> ends;
-  std::vector<int32_t> group_of;
-  std::map<Meeting, std::vector<int32_t>> meetings;
-  for (size_t w = 0; w < step.workers.size(); ++w) {
-    std::array<int32_t, kOpKinds> count{};
-    Duration end{};  // End of the group before.
-    int32_t before = -1;
-    for (const Operation& o : step.workers[w]) {
-      const auto i = static_cast<int32_t>(replay.operations_.size());
-      const bool joins = before >= 0 && IsPointToPoint(o.kind) &&
-                         starts.back() == o.start &&
-                         IsPointToPoint(replay.operations_.back().kind);
-      if (joins) {
-        replay.groups_.back().end = i + 1;
-      } else {
-        replay.groups_.push_back({.first = i,
-                                  .end = i + 1,
-                                  .before = before,
-                                  .gap = std::max(kZero, o.start - end)});
-        before = static_cast<int32_t>(replay.groups_.size()) - 1;
-        end = kZero;
+// Makes a replay of a step's log.
+class OpReplay::Builder {
+ public:
+  // `step` may not be changed or destroyed while it is used.
+  explicit Builder(const OpLogStep& step) : step_(step) {}
+
+  absl::StatusOr<OpReplay> Build() {
+    AddOperations();
+    PIPELOOM_RETURN_IF_ERROR(SetTransferTimes());
+    LimitJoinedTimes();
+    PIPELOOM_RETURN_IF_ERROR(OrderEvents());
+    return std::move(replay_);
+  }
+
+ private:
+  void AddOperations() {
+    for (size_t w = 0; w < step_.workers.size(); ++w) {
+      std::array<int32_t, kOpKinds> count{};
+      Duration end{};  // End of the group before.
+      int32_t before = -1;
+      for (const Operation& o : step_.workers[w]) {
+        const auto i = static_cast<int32_t>(replay_.operations_.size());
+        const bool joins = before >= 0 && IsPointToPoint(o.kind) &&
+                           starts_.back() == o.start &&
+                           IsPointToPoint(replay_.operations_.back().kind);
+        if (joins) {
+          replay_.groups_.back().end = i + 1;
+        } else {
+          replay_.groups_.push_back({.first = i,
+                                     .end = i + 1,
+                                     .before = before,
+                                     .gap = std::max(kZero, o.start - end)});
+          before = static_cast<int32_t>(replay_.groups_.size()) - 1;
+          end = kZero;
+        }
+        end = std::max(end, o.end());
+        const int32_t number = count[static_cast<size_t>(o.kind)]++;
+        OwnTime own{
+            .kind = o.kind,
+            .replica = static_cast<int32_t>(w) / step_.stages,
+            .stage = static_cast<int32_t>(w) % step_.stages,
+            .microbatch = IsPointToPoint(o.kind) ? number : o.microbatch,
+            .time = o.duration};
+        if (!IsLocal(o.kind)) meetings_[MeetingOf(own, number)].push_back(i);
+        replay_.operations_.push_back(own);
+        starts_.push_back(o.start);
+        ends_.push_back(o.end());
+        group_of_.push_back(before);
       }
-      end = std::max(end, o.end());
-      const int32_t number = count[static_cast<size_t>(o.kind)]++;
-      OwnTime own{.kind = o.kind,
-                  .replica = static_cast<int32_t>(w) / step.stages,
-                  .stage = static_cast<int32_t>(w) % step.stages,
-                  .microbatch = IsPointToPoint(o.kind) ? number : o.microbatch,
-                  .time = o.duration};
-      if (!IsLocal(o.kind)) meetings[MeetingOf(own, number)].push_back(i);
-      replay.operations_.push_back(own);
-      starts.push_back(o.start);
-      ends.push_back(o.end());
-      group_of.push_back(before);
     }
   }
 
-  // Own times of communications.
-  std::array<std::vector<Duration>, kOpKinds> transfers;
-  for (const auto& [name, members] : meetings) {
-    const OwnTime& first = replay.operations_[At(members.front())];
-    if (members.size() != Expected(first.kind, step)) {
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "step %d: the %d. %s of replica %d, stage %d is carried out by %d of "
-          "%d workers; sends and receives, and calls of a collective, must "
-          "match",
-          step.number, std::get<3>(name) + 1, std::string(OpName(first.kind)),
-          first.replica, first.stage, members.size(),
-          Expected(first.kind, step)));
+  // Communications take the time after the last of their workers has arrived.
+  absl::Status SetTransferTimes() {
+    for (const auto& [name, members] : meetings_) {
+      const OwnTime& first = replay_.operations_[At(members.front())];
+      if (members.size() != Expected(first.kind, step_)) {
+        return absl::InvalidArgumentError(absl::StrFormat(
+            "step %d: the %d. %s of replica %d, stage %d is carried out by %d "
+            "of %d workers; sends and receives, and calls of a collective, "
+            "must match",
+            step_.number, std::get<3>(name) + 1,
+            std::string(OpName(first.kind)), first.replica, first.stage,
+            members.size(), Expected(first.kind, step_)));
+      }
+      Duration arrived{};
+      Duration left = ends_[At(members.front())];
+      for (const int32_t i : members) {
+        arrived = std::max(arrived, starts_[At(i)]);
+        left = std::min(left, ends_[At(i)]);
+      }
+      for (const int32_t i : members) {
+        OwnTime& own = replay_.operations_[At(i)];
+        own.time = std::max(
+            kZero, (IsPointToPoint(own.kind) ? left : ends_[At(i)]) - arrived);
+        transfers_[static_cast<size_t>(own.kind)].push_back(own.time);
+      }
     }
-    Duration arrived{};
-    Duration left = ends[At(members.front())];
-    for (const int32_t i : members) {
-      arrived = std::max(arrived, starts[At(i)]);
-      left = std::min(left, ends[At(i)]);
-    }
-    for (const int32_t i : members) {
-      OwnTime& own = replay.operations_[At(i)];
-      own.time = std::max(
-          kZero, (IsPointToPoint(own.kind) ? left : ends[At(i)]) - arrived);
-      transfers[static_cast<size_t>(own.kind)].push_back(own.time);
-    }
+    return absl::OkStatus();
   }
-  std::array<Duration, kOpKinds> median{};
-  for (size_t k = 0; k < transfers.size(); ++k) {
-    std::vector<Duration>& times = transfers[k];
-    if (times.empty()) continue;
-    const auto middle = times.begin() + static_cast<int64_t>(times.size() / 2);
-    std::nth_element(times.begin(), middle, times.end());
-    median[k] = *middle;
-  }
-  for (const Group& group : replay.groups_) {
-    if (group.end - group.first < 2) continue;
-    for (int32_t i = group.first; i < group.end; ++i) {
-      OwnTime& own = replay.operations_[At(i)];
-      own.time = std::min(own.time, median[static_cast<size_t>(own.kind)]);
+
+  // The end of a group may be another's: a send or receive in it takes at most
+  // the median of its kind.
+  void LimitJoinedTimes() {
+    std::array<Duration, kOpKinds> median{};
+    for (size_t k = 0; k < transfers_.size(); ++k) {
+      std::vector<Duration>& times = transfers_[k];
+      if (times.empty()) continue;
+      const auto middle =
+          times.begin() + static_cast<int64_t>(times.size() / 2);
+      std::nth_element(times.begin(), middle, times.end());
+      median[k] = *middle;
+    }
+    for (const Group& group : replay_.groups_) {
+      if (group.end - group.first < 2) continue;
+      for (int32_t i = group.first; i < group.end; ++i) {
+        OwnTime& own = replay_.operations_[At(i)];
+        own.time = std::min(own.time, median[static_cast<size_t>(own.kind)]);
+      }
     }
   }
 
-  // An order of starts and ends: a group starts after the end of the one
+  // Finds an order of starts and ends: a group starts after the end of the one
   // before, and ends after all starts of its communications.
-  replay.meeting_of_.assign(replay.operations_.size(), -1);
-  std::vector<int32_t> missing;               // Starts, by communication.
-  std::vector<std::vector<int32_t>> waiting;  // Groups, by communication.
-  for (const auto& [name, members] : meetings) {
-    missing.push_back(static_cast<int32_t>(members.size()));
-    std::vector<int32_t>& groups = waiting.emplace_back();
-    for (const int32_t i : members) {
-      replay.meeting_of_[At(i)] = replay.num_meetings_;
-      groups.push_back(group_of[At(i)]);
+  absl::Status OrderEvents() {
+    replay_.meeting_of_.assign(replay_.operations_.size(), -1);
+    std::vector<int32_t> missing;               // Starts, by communication.
+    std::vector<std::vector<int32_t>> waiting;  // Groups, by communication.
+    for (const auto& [name, members] : meetings_) {
+      missing.push_back(static_cast<int32_t>(members.size()));
+      std::vector<int32_t>& groups = waiting.emplace_back();
+      for (const int32_t i : members) {
+        replay_.meeting_of_[At(i)] = replay_.num_meetings_;
+        groups.push_back(group_of_[At(i)]);
+      }
+      ++replay_.num_meetings_;
     }
-    ++replay.num_meetings_;
-  }
-  const size_t n = replay.groups_.size();
-  std::vector<int32_t> left(n, 1);  // Its own start, and its communications.
-  std::vector<int32_t> after(n, -1);
-  for (size_t g = 0; g < n; ++g) {
-    const Group& group = replay.groups_[g];
-    if (group.before >= 0) after[At(group.before)] = static_cast<int32_t>(g);
-    for (int32_t i = group.first; i < group.end; ++i) {
-      left[g] += replay.meeting_of_[At(i)] >= 0;
-    }
-  }
-  std::vector<int32_t> ready;
-  for (size_t g = 0; g < n; ++g) {
-    if (replay.groups_[g].before < 0) ready.push_back(static_cast<int32_t>(g));
-  }
-  const auto arrive = [&](int32_t g) {
-    if (--left[At(g)] > 0) return;
-    replay.events_.emplace_back(g, true);
-    if (after[At(g)] >= 0) ready.push_back(after[At(g)]);
-  };
-  while (!ready.empty()) {
-    const int32_t g = ready.back();
-    ready.pop_back();
-    replay.events_.emplace_back(g, false);
-    const Group& group = replay.groups_[At(g)];
-    for (int32_t i = group.first; i < group.end; ++i) {
-      const int32_t m = replay.meeting_of_[At(i)];
-      if (m < 0 || --missing[At(m)] > 0) continue;
-      for (const int32_t other : waiting[At(m)]) arrive(other);
-    }
-    arrive(g);
-  }
-  if (replay.events_.size() != 2 * n) {
+    const size_t n = replay_.groups_.size();
+    std::vector<int32_t> left(n, 1);  // Its own start, and its communications.
+    std::vector<int32_t> after(n, -1);
     for (size_t g = 0; g < n; ++g) {
-      if (left[g] == 0) continue;
-      const OwnTime& o = replay.operations_[At(replay.groups_[g].first)];
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "step %d: %s of replica %d, stage %d waits for ever in the order of "
-          "the log; its sends and receives must be in an order that two "
-          "neighbours can carry out",
-          step.number, std::string(OpName(o.kind)), o.replica, o.stage));
+      const Group& group = replay_.groups_[g];
+      if (group.before >= 0) after[At(group.before)] = static_cast<int32_t>(g);
+      for (int32_t i = group.first; i < group.end; ++i) {
+        left[g] += replay_.meeting_of_[At(i)] >= 0;
+      }
     }
+    std::vector<int32_t> ready;
+    for (size_t g = 0; g < n; ++g) {
+      if (replay_.groups_[g].before < 0)
+        ready.push_back(static_cast<int32_t>(g));
+    }
+    const auto arrive = [&](int32_t g) {
+      if (--left[At(g)] > 0) return;
+      replay_.events_.emplace_back(g, true);
+      if (after[At(g)] >= 0) ready.push_back(after[At(g)]);
+    };
+    while (!ready.empty()) {
+      const int32_t g = ready.back();
+      ready.pop_back();
+      replay_.events_.emplace_back(g, false);
+      const Group& group = replay_.groups_[At(g)];
+      for (int32_t i = group.first; i < group.end; ++i) {
+        const int32_t m = replay_.meeting_of_[At(i)];
+        if (m < 0 || --missing[At(m)] > 0) continue;
+        for (const int32_t other : waiting[At(m)]) arrive(other);
+      }
+      arrive(g);
+    }
+    if (replay_.events_.size() != 2 * n) {
+      for (size_t g = 0; g < n; ++g) {
+        if (left[g] == 0) continue;
+        const OwnTime& o = replay_.operations_[At(replay_.groups_[g].first)];
+        return absl::InvalidArgumentError(absl::StrFormat(
+            "step %d: %s of replica %d, stage %d waits for ever in the order "
+            "of the log; its sends and receives must be in an order that two "
+            "neighbours can carry out",
+            step_.number, std::string(OpName(o.kind)), o.replica, o.stage));
+      }
+    }
+    return absl::OkStatus();
   }
-  return replay;
+
+  const OpLogStep& step_;
+  OpReplay replay_{};
+  // Indexed by operation.
+  std::vector<Duration> starts_{};
+  std::vector<Duration> ends_{};
+  std::vector<int32_t> group_of_{};
+  std::map<Meeting, std::vector<int32_t>> meetings_{};
+  std::array<std::vector<Duration>, kOpKinds> transfers_{};
+};
+
+absl::StatusOr<OpReplay> OpReplay::Create(const OpLogStep& step) {
+  return Builder(step).Build();
 }
 
 Duration OpReplay::StepTime(absl::Span<const Duration> own_times,

@@ -65,6 +65,8 @@ class OpReplay {
     Duration gap{};       // Between that one and this.
   };
 
+  class Builder;
+
   OpReplay() = default;
 
   std::vector<OwnTime> operations_{};

@@ -49,7 +49,7 @@ void SearchState::Keep(int64_t time, absl::Span<const int32_t> sequence) {
 }
 
 bool SearchState::Adopt(int64_t time, absl::Span<const int32_t> sequence) {
-  if (time >= best()) return false;
+  if (time >= overall().time) return false;
   if (restarted_) {
     AddElite(time, sequence);
     return false;

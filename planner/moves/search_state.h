@@ -147,7 +147,7 @@ class SearchState {
   void BeginRound(int64_t limit);
   // Returns whether nothing says stop: the bound, the evaluations, the budget.
   bool MayGoOn(const SearchBudget& budget) const {
-    return evaluations_ < stop_at_ && best() > space_->bound &&
+    return evaluations_ < stop_at_ && overall().time > space_->bound &&
            !budget.Exhausted(0);
   }
   // Returns the same for a move whose turn ends with the round.
@@ -163,13 +163,10 @@ class SearchState {
   int64_t evaluations_left() const { return stop_at_ - evaluations_; }
   int64_t round_cost() const { return cost_; }  // Spent in this round.
 
-  // Returns the best step time in ns since the last start, and its sequence.
-  int64_t best_time() const { return best_.time; }
-  const std::vector<int32_t>& best_sequence() const { return best_.sequence; }
-  // Returns the best step time in ns of all starts, and its sequence.
-  int64_t best() const { return std::min(best_.time, top_.time); }
-  const std::vector<int32_t>& sequence() const {
-    return top_.time < best_.time ? top_.sequence : best_.sequence;
+  // The best since the last start, and of all starts.
+  const Answer& since_start() const { return best_; }
+  const Answer& overall() const {
+    return top_.time < best_.time ? top_ : best_;
   }
   // Keeps a sequence if it is the best since the last start.
   void Keep(int64_t time, absl::Span<const int32_t> sequence);

@@ -48,15 +48,16 @@ void SearchWorker::Inherit(const SearchWorker& earlier) {
 void SearchWorker::Round(int64_t limit, const SearchBudget& budget) {
   state_.BeginRound(limit);
   RestartIfStalled(budget);
-  const int64_t before = state_.best_time();
+  const int64_t before = state_.since_start().time;
   while (state_.RoundMayGoOn(budget)) {
     if (Begin(budget)) continue;
     moves_[RowOfTurn(turn_++, state_.places_matter(), state_.role())]->Run(
         budget);
     state_.Spend(0, kTurnCost);
   }
-  stalled_cost_ =
-      state_.best_time() < before ? 0 : stalled_cost_ + state_.round_cost();
+  stalled_cost_ = state_.since_start().time < before
+                      ? 0
+                      : stalled_cost_ + state_.round_cost();
 }
 
 bool SearchWorker::Begin(const SearchBudget& budget) {

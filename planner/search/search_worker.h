@@ -30,8 +30,10 @@ class SearchWorker {
   SearchWorker(const SearchSpace& space, int32_t index, uint64_t seed);
 
   // Returns the best step time so far in ns, and its sequence below.
-  int64_t best() const { return state_.best(); }
-  const std::vector<int32_t>& sequence() const { return state_.sequence(); }
+  int64_t best() const { return state_.overall().time; }
+  const std::vector<int32_t>& sequence() const {
+    return state_.overall().sequence;
+  }
   int64_t evaluations() const { return state_.evaluations(); }
   // Goes on from the best sequence of another worker, with its step time in ns.
   // REQUIRES: the sequence is legal.

@@ -30,7 +30,7 @@ void ImproveFirst::Run(const SearchBudget& budget) {
   // On large graphs under a limit the first choices of the portfolio are far
   // better than what the tabu search reaches from the first answer.
   if (s.space().warm_start || !(s.is_large() || s.is_large_and_limited())) {
-    const std::vector<int32_t> start = s.best_sequence();
+    const std::vector<int32_t> start = s.since_start().sequence;
     s.Polish(start, SearchState::kPolish, budget);
   }
   done_ = s.MayGoOn(budget);
@@ -39,7 +39,7 @@ void ImproveFirst::Run(const SearchBudget& budget) {
 void ImproveFirst::SweepSpreads(const SearchBudget& budget) {
   SearchState& s = state();
   if (!s.has_dominant()) return;
-  std::vector<int32_t> start = s.best_sequence();
+  std::vector<int32_t> start = s.since_start().sequence;
   if (!std::exchange(first_swept_, true)) s.Sweep(start);
   const std::vector<OrderChoice>& spread = *s.space().spread;
   while (next_spread_ < spread.size()) {

@@ -30,10 +30,10 @@ void Restart::Run(const SearchBudget& budget) {
   } else {
     for (int32_t i = 0; i < kStarts; ++i) {
       s.TryChoice(DrawChoice(s.units(), s.choices().bases, s.random()),
-                  s.best_time());
+                  s.since_start().time);
     }
   }
-  const std::vector<int32_t> start = s.best_sequence();
+  const std::vector<int32_t> start = s.since_start().sequence;
   s.Polish(start, SearchState::kPolish, budget);
 }
 

@@ -53,7 +53,7 @@ bool TryModuloSchedules::MayBeShorter() const {
   const auto slots = static_cast<double>(search_->longest_chain()) +
                      static_cast<double>(microbatches - 1) * period_;
   return slots * static_cast<double>(search_->slot()) <
-         static_cast<double>(state().best());
+         static_cast<double>(state().overall().time);
 }
 
 void TryModuloSchedules::NextPeriod(bool fits) {
@@ -89,7 +89,7 @@ void TryModuloSchedules::TryStep() {
   const int64_t time = s.lists().Run({.order = sequence_,
                                       .prefer = Prefer::kPriority,
                                       .patience = 1,
-                                      .give_up = s.best_time()});
+                                      .give_up = s.since_start().time});
   Keep(time, s.lists().sequence());
   s.Spend(1, SearchState::kListCost);
 }
@@ -98,7 +98,7 @@ void TryModuloSchedules::Keep(int64_t time,
                               absl::Span<const int32_t> sequence) {
   SearchState& s = state();
   if (static_cast<double>(time) <
-      kWorthKeeping * static_cast<double>(s.best_time())) {
+      kWorthKeeping * static_cast<double>(s.since_start().time)) {
     s.Keep(time, sequence);
   }
 }

@@ -25,11 +25,11 @@ void TryPortfolio::Run(const SearchBudget& budget) {
   const std::vector<OrderChoice>& portfolio = *s.space().portfolio;
   for (int i = 0; i < kChoices && next_ < portfolio.size(); ++i) {
     if (!s.MayGoOn(budget)) return;
-    const int64_t before = s.best_time();
+    const int64_t before = s.since_start().time;
     const OrderChoice& choice = portfolio[next_];
     next_ += s.shares();
     Try(choice);
-    found_better_ = found_better_ || s.best_time() < before;
+    found_better_ = found_better_ || s.since_start().time < before;
   }
   if (s.is_large_and_limited() &&
       next_ < std::min(kFirstChoices, portfolio.size())) {
@@ -39,7 +39,7 @@ void TryPortfolio::Run(const SearchBudget& budget) {
   s.RelistBest(budget);
   // Polishes here, as on large graphs the portfolio takes all the time.
   if (s.is_large()) {
-    const std::vector<int32_t> start = s.best_sequence();
+    const std::vector<int32_t> start = s.since_start().sequence;
     s.Polish(start, SearchState::kShortPolish, budget);
   }
 }

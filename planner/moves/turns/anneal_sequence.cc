@@ -15,7 +15,7 @@ constexpr int64_t kTries = 25;
 
 void AnnealSequence::Run(const SearchBudget& budget) {
   SearchState& s = state();
-  if (turn_ % kCycle == 0) sequences_.Start(s.best_sequence());
+  if (turn_ % kCycle == 0) sequences_.Start(s.since_start().sequence);
   const double left =
       1 - static_cast<double>(turn_ % kCycle) / static_cast<double>(kCycle);
   ++turn_;

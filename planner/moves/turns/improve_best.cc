@@ -8,7 +8,7 @@ namespace pipeloom::planner {
 void ImproveBest::Run(const SearchBudget& budget) {
   SearchState& s = state();
   while (s.RoundMayGoOn(budget)) {
-    const std::vector<int32_t> start = s.best_sequence();
+    const std::vector<int32_t> start = s.since_start().sequence;
     const int64_t before = s.evaluations();
     s.Polish(start, SearchState::kRoundCost / SearchState::kTabuCost, budget);
     // Nothing can be moved.

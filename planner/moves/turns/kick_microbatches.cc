@@ -23,9 +23,10 @@ void KickMicrobatches::Run(const SearchBudget& budget) {
   RelabelSearch& relabels = s.relabels();
   while (s.RoundMayGoOn(budget)) {
     if (kicked_.sequence.empty() ||
-        static_cast<double>(kicked_.time - s.best_time()) >
+        static_cast<double>(kicked_.time - s.since_start().time) >
             kReset * s.mean_duration()) {
-      kicked_ = {.time = s.best_time(), .sequence = s.best_sequence()};
+      kicked_ = {.time = s.since_start().time,
+                 .sequence = s.since_start().sequence};
     }
     relabels.Start(kicked_.sequence);
     const int64_t time = relabels.Kick(s.random());

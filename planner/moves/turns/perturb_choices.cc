@@ -39,7 +39,7 @@ void PerturbChoices::Run(const SearchBudget& budget) {
     Candidate next{.time = 0, .choice = current_.choice};
     Perturb(&next.choice, s.random());
     if (s.random().Below(3) == 0) Perturb(&next.choice, s.random());
-    const int64_t before = s.best_time();
+    const int64_t before = s.since_start().time;
     const double gate =
         static_cast<double>(before) + kPromising * s.mean_duration();
     const double tolerated =

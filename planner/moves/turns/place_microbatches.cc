@@ -16,7 +16,7 @@ constexpr int64_t kPolish = 100;
 void PlaceMicrobatches::Run(const SearchBudget& budget) {
   SearchState& s = state();
   RelabelSearch& relabels = s.relabels();
-  relabels.Start(s.best_sequence());
+  relabels.Start(s.since_start().sequence);
   while (s.RoundMayGoOn(budget)) {
     const double left = 1 - static_cast<double>(s.round_cost()) /
                                 static_cast<double>(SearchState::kRoundCost);

@@ -316,9 +316,9 @@ bool RandomWindows::Relist(const std::function<bool()>& may_go_on,
 
 void RelistWindows::Run(const SearchBudget& budget) {
   SearchState& s = state();
-  if (!begun_ || lister_.time() != s.best_time()) {
+  if (!begun_ || lister_.time() != s.since_start().time) {
     begun_ = true;
-    lister_.Start(s.best_sequence());
+    lister_.Start(s.since_start().sequence);
     s.Spend(0, SearchState::kTabuCost);
   }
   const RandomWindows windows{.mean_duration = s.mean_duration(),

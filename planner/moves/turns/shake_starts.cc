@@ -26,9 +26,10 @@ void ShakeStarts::Run(const SearchBudget& budget) {
   key_.assign(static_cast<size_t>(g.num_tasks), 0);
   while (s.RoundMayGoOn(budget)) {
     if (shaken_.sequence.empty() ||
-        static_cast<double>(shaken_.time - s.best_time()) >
+        static_cast<double>(shaken_.time - s.since_start().time) >
             kReset * s.mean_duration()) {
-      shaken_ = {.time = s.best_time(), .sequence = s.best_sequence()};
+      shaken_ = {.time = s.since_start().time,
+                 .sequence = s.since_start().sequence};
     }
     const double reach = kReach * s.mean_duration() /
                          static_cast<double>(int64_t{1} << random.Below(4));

@@ -191,7 +191,7 @@ void WindowSolver::Enter(int32_t depth, int64_t longest) {
 void SolveWindows::Prepare() {
   SearchState& s = state();
   Retimer& retimer = s.retimer();
-  sequence_ = s.best_sequence();
+  sequence_ = s.since_start().sequence;
   retimer.Retime(sequence_);
   // Sorted by start, so that a window has tasks that are close in time.
   std::stable_sort(sequence_.begin(), sequence_.end(),
@@ -223,7 +223,7 @@ void SolveWindows::Run(const SearchBudget& budget) {
   SearchState& s = state();
   const int64_t tasks = s.graph().num_tasks;
   while (s.RoundMayGoOn(budget)) {
-    if (time_ != s.best_time()) {
+    if (time_ != s.since_start().time) {
       Prepare();
       s.Spend(0, SearchState::kTabuCost);
       useless_ = 0;
@@ -251,7 +251,7 @@ void SolveWindows::Run(const SearchBudget& budget) {
       // Other paths may be as long as this window's was.
       Refresh();
       s.Spend(0, SearchState::kTabuCost);
-      if (time_ < s.best_time()) {
+      if (time_ < s.since_start().time) {
         s.Keep(time_, sequence_);
         useless_ = 0;
         continue;

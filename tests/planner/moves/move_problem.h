@@ -120,13 +120,14 @@ struct MoveProblem {
 // Checks that the best answer is a legal schedule that takes its time.
 inline void ExpectLegalBest(const MoveProblem& problem) {
   Retimer retimer(problem.flat);
-  EXPECT_EQ(retimer.Retime(problem.state->sequence()), problem.state->best());
+  EXPECT_EQ(retimer.Retime(problem.state->overall().sequence),
+            problem.state->overall().time);
   ASSERT_OK_AND_ASSIGN(
       const Schedule schedule,
       TimeSchedule(problem.graph,
-                   OrdersOf(problem.flat, problem.state->sequence())));
+                   OrdersOf(problem.flat, problem.state->overall().sequence)));
   EXPECT_THAT(ValidateSchedule(problem.graph, schedule), testing::IsOk());
-  EXPECT_EQ(schedule.step_time().count(), problem.state->best());
+  EXPECT_EQ(schedule.step_time().count(), problem.state->overall().time);
 }
 
 // Gives a move of class M rounds on problems whose microbatches differ, and
@@ -144,19 +145,20 @@ int CheckRoundsOf(int problems, const Prepare& prepare) {
     prepare(&again);
     M move(*problem.state);
     M same(*again.state);
-    const int64_t begun = problem.state->best();
+    const int64_t begun = problem.state->overall().time;
     for (const int64_t limit : {1, 7, 100, 400, 400}) {
-      const int64_t before = problem.state->best();
+      const int64_t before = problem.state->overall().time;
       const int64_t evaluations = problem.state->evaluations();
       problem.Run(&move, limit);
       again.Run(&same, limit);
-      EXPECT_LE(problem.state->best(), before);
+      EXPECT_LE(problem.state->overall().time, before);
       EXPECT_LE(problem.state->evaluations(), evaluations + limit);
       EXPECT_GT(problem.state->evaluations(), evaluations);
       ExpectLegalBest(problem);
-      EXPECT_EQ(problem.state->sequence(), again.state->sequence());
+      EXPECT_EQ(problem.state->overall().sequence,
+                again.state->overall().sequence);
     }
-    gained += problem.state->best() < begun ? 1 : 0;
+    gained += problem.state->overall().time < begun ? 1 : 0;
   }
   return gained;
 }
@@ -182,9 +184,9 @@ int CheckAgainstOptimum(int problems, const Prepare& prepare) {
     prepare(&problem);
     M move(*problem.state);
     for (int round = 0; round < 3; ++round) problem.Run(&move, 200);
-    EXPECT_GE(problem.state->best(), optimum->count());
+    EXPECT_GE(problem.state->overall().time, optimum->count());
     ExpectLegalBest(problem);
-    solved += problem.state->best() == optimum->count() ? 1 : 0;
+    solved += problem.state->overall().time == optimum->count() ? 1 : 0;
   }
   return solved;
 }
@@ -200,7 +202,7 @@ void CheckForgetsAtRestart() {
   for (uint64_t seed = 0; seed < 10; ++seed) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed);
     MoveProblem fresh(UnequalPipeline(seed), seed);
-    const std::vector<int32_t> start = fresh.state->best_sequence();
+    const std::vector<int32_t> start = fresh.state->since_start().sequence;
     MoveProblem used(UnequalPipeline(seed), seed);
     M move(*used.state);
     used.Run(&move, 400);
@@ -212,8 +214,9 @@ void CheckForgetsAtRestart() {
     M other(*fresh.state);
     fresh.state->random() = Random(5);
     fresh.Run(&other, 1);
-    EXPECT_EQ(used.state->best_time(), fresh.state->best_time());
-    EXPECT_EQ(used.state->best_sequence(), fresh.state->best_sequence());
+    EXPECT_EQ(used.state->since_start().time, fresh.state->since_start().time);
+    EXPECT_EQ(used.state->since_start().sequence,
+              fresh.state->since_start().sequence);
     EXPECT_EQ(used.state->random().Next(), fresh.state->random().Next());
   }
 }

@@ -13,37 +13,37 @@ namespace {
 TEST(SearchStateTest, KeepsOnlyWhatIsBetter) {
   MoveProblem problem(UnequalPipeline(1));
   SearchState& state = *problem.state;
-  const std::vector<int32_t> first = state.sequence();
+  const std::vector<int32_t> first = state.overall().sequence;
   std::vector<int32_t> other = first;
   std::swap(other.front(), other.back());
   state.Keep(problem.first, other);
-  EXPECT_EQ(state.sequence(), first);
+  EXPECT_EQ(state.overall().sequence, first);
   EXPECT_FALSE(state.Adopt(problem.first, other));
   state.Keep(problem.first - 1, other);
-  EXPECT_EQ(state.sequence(), other);
+  EXPECT_EQ(state.overall().sequence, other);
   EXPECT_TRUE(state.Adopt(problem.first - 2, first));
-  EXPECT_EQ(state.best(), problem.first - 2);
-  EXPECT_EQ(state.sequence(), first);
+  EXPECT_EQ(state.overall().time, problem.first - 2);
+  EXPECT_EQ(state.overall().sequence, first);
 }
 
 TEST(SearchStateTest, AfterLeavingTheBestAdoptedAnswersAreOnlyKept) {
   MoveProblem problem(UnequalPipeline(1));
   SearchState& state = *problem.state;
-  const std::vector<int32_t> sequence = state.sequence();
+  const std::vector<int32_t> sequence = state.overall().sequence;
   state.LeaveBest();
-  EXPECT_EQ(state.best(), problem.first);
-  EXPECT_EQ(state.sequence(), sequence);
-  EXPECT_EQ(state.best_time(), std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(state.overall().time, problem.first);
+  EXPECT_EQ(state.overall().sequence, sequence);
+  EXPECT_EQ(state.since_start().time, std::numeric_limits<int64_t>::max());
   EXPECT_FALSE(state.Adopt(problem.first - 1, sequence));
-  EXPECT_EQ(state.best(), problem.first - 1);
-  EXPECT_EQ(state.best_time(), std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(state.overall().time, problem.first - 1);
+  EXPECT_EQ(state.since_start().time, std::numeric_limits<int64_t>::max());
   EXPECT_EQ(state.elites().size(), 2);
 }
 
 TEST(SearchStateTest, KeepsTheEightBestAnswersOfStarts) {
   MoveProblem problem(UnequalPipeline(1));
   SearchState& state = *problem.state;
-  const std::vector<int32_t> sequence = state.sequence();
+  const std::vector<int32_t> sequence = state.overall().sequence;
   for (int64_t time = 20; time > 0; --time) {
     state.LeaveBest();
     state.Keep(time, sequence);
@@ -66,10 +66,10 @@ TEST(SearchStateTest, RelistingTheBestIsLegalAndMostlyGains) {
     limited += state.is_limited() ? 1 : 0;
     state.BeginRound(100);
     state.RelistBest({});
-    EXPECT_LE(state.best(), problem.first);
+    EXPECT_LE(state.overall().time, problem.first);
     EXPECT_GE(state.evaluations(), 9);
     EXPECT_LE(state.evaluations(), 27);
-    gained += state.best() < problem.first ? 1 : 0;
+    gained += state.overall().time < problem.first ? 1 : 0;
     ExpectLegalBest(problem);
   }
   EXPECT_GT(limited, 0);
@@ -83,13 +83,13 @@ TEST(SearchStateTest, RelistedReturnsWhatRelistTimed) {
     SearchState& state = *problem.state;
     Retimer retimer(problem.flat);
     state.BeginRound(100);
-    const std::vector<int32_t> first = state.sequence();
+    const std::vector<int32_t> first = state.overall().sequence;
     for (int i = 0; i < 5; ++i) {
       const int64_t time =
           state.Relist(first, state.DrawStyle(), Prefer::kPriority, {});
       ASSERT_LT(time, kNoLimit);
       EXPECT_EQ(retimer.Retime(state.relisted()), time);
-      EXPECT_LE(state.best(), time);
+      EXPECT_LE(state.overall().time, time);
     }
   }
 }
@@ -98,7 +98,7 @@ TEST(SearchStateTest, RelistMakesOnlyOneScheduleWhenTheTimeIsOver) {
   MoveProblem problem(UnequalPipeline(1), 1);
   SearchState& state = *problem.state;
   state.BeginRound(100);
-  const std::vector<int32_t> first = state.sequence();
+  const std::vector<int32_t> first = state.overall().sequence;
   const int64_t before = state.evaluations();
   const SearchBudget over{.expired = [] { return true; }};
   EXPECT_LT(state.Relist(first, {}, Prefer::kPriority, over), kNoLimit);

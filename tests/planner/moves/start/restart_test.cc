@@ -20,15 +20,16 @@ TEST(RestartTest, KeepsTheBestOfAllStartsAndFindsLegalNewOnes) {
           dominated ? DominatedPipeline(seed) : UnequalPipeline(seed), seed);
       SearchState& state = *problem.state;
       Restart move(state);
-      int64_t least = state.best();
+      int64_t least = state.overall().time;
       for (int start = 0; start < 12; ++start) {
         problem.Run(&move, 100'000);
-        EXPECT_LE(state.best(), least);
-        least = std::min(least, state.best_time());
-        EXPECT_EQ(state.best(), least);
+        EXPECT_LE(state.overall().time, least);
+        least = std::min(least, state.since_start().time);
+        EXPECT_EQ(state.overall().time, least);
         ExpectLegalBest(problem);
         Retimer retimer(problem.flat);
-        EXPECT_EQ(retimer.Retime(state.best_sequence()), state.best_time());
+        EXPECT_EQ(retimer.Retime(state.since_start().sequence),
+                  state.since_start().time);
       }
       EXPECT_LT(least, problem.first);
       // Mixes some of them from the third start on.
@@ -44,13 +45,13 @@ TEST(RestartTest, LeavesTheBestOfEqualMicrobatchesToo) {
   SearchState& state = *problem.state;
   Restart move(state);
   ASSERT_TRUE(move.has_work());
-  const int64_t before = state.best();
+  const int64_t before = state.overall().time;
   std::set<std::vector<int32_t>> starts;
   for (int start = 0; start < 12; ++start) {
     problem.Run(&move, 100'000);
-    EXPECT_LE(state.best(), before);
+    EXPECT_LE(state.overall().time, before);
     ExpectLegalBest(problem);
-    starts.insert(state.best_sequence());
+    starts.insert(state.since_start().sequence);
   }
   EXPECT_GE(starts.size(), 2);
 }

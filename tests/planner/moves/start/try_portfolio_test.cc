@@ -22,7 +22,7 @@ TEST(TryPortfolioTest, WorkersShareThePortfolio) {
   for (const int32_t worker : {0, 1}) {
     MoveProblem problem(UnequalPipeline(2), 1, worker);
     // Nothing is better, so nothing but choices is tried.
-    const std::vector<int32_t> sequence = problem.state->sequence();
+    const std::vector<int32_t> sequence = problem.state->overall().sequence;
     ASSERT_TRUE(problem.state->Adopt(1, sequence));
     TryPortfolio move(*problem.state);
     RunToTheEnd(&problem, &move);
@@ -42,7 +42,7 @@ TEST(TryPortfolioTest, LeavesTheBestChoicesBestFirstAndPatternsAsHome) {
       const GoodChoices& good = problem.state->choices();
       ASSERT_EQ(good.bases.size(), 2);
       EXPECT_LE(good.bases[0].time, good.bases[1].time);
-      EXPECT_LE(problem.state->best(), good.bases[0].time);
+      EXPECT_LE(problem.state->overall().time, good.bases[0].time);
       for (const Candidate& base : good.bases) {
         EXPECT_NE(base.choice.rule, PriorityRule::kTail);
         EXPECT_EQ(problem.state->TryChoice(base.choice), base.time);
@@ -79,9 +79,9 @@ TEST(TryPortfolioTest, ImprovesTheFirstChoicesTogetherOnLargeLimitedGraphs) {
     MoveProblem problem(LargePipeline(false));
     problem.space.is_limited = limited;
     TryPortfolio move(*problem.state);
-    const int64_t before = problem.state->best_time();
+    const int64_t before = problem.state->since_start().time;
     problem.Run(&move, 10'000);
-    ASSERT_LT(problem.state->best_time(), before);
+    ASSERT_LT(problem.state->since_start().time, before);
     const int64_t first_turn = problem.state->evaluations();
     // Eight choices a turn, and more for improving the best of them.
     if (!limited) {

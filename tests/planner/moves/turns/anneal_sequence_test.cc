@@ -29,13 +29,14 @@ TEST(AnnealSequenceTest, BeginsAtAnAdoptedAnswer) {
       SearchState& state = *problem.state;
       AnnealSequence move(state);
       problem.Run(&move, 10);
-      ASSERT_TRUE(state.Adopt(better.state->best(), better.state->sequence()));
+      ASSERT_TRUE(state.Adopt(better.state->overall().time,
+                              better.state->overall().sequence));
       if (told) move.OnAdopt();
       problem.Run(&move, 1);
       // Without a best answer, the state keeps that of the move's sequence.
       state.LeaveBest();
       problem.Run(&move, 1);
-      EXPECT_EQ(state.best_time() <= better.state->best(), told);
+      EXPECT_EQ(state.since_start().time <= better.state->overall().time, told);
     }
   }
 }

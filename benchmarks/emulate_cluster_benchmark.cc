@@ -15,6 +15,7 @@
 
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -23,6 +24,7 @@
 #include "base/check.h"
 #include "emulator/cluster/emulate_cluster.h"
 #include "emulator/cost/profile_cost.h"
+#include "emulator/cost/shared_costs.h"
 #include "emulator/ops/op_cost.h"
 #include "emulator/stage/stage_cost.h"
 #include "formats/job/spec_loader.h"
@@ -48,33 +50,16 @@ absl::StatusOr<std::string> Read(const std::string& path) {
   return text.str();
 }
 
-// Prices of operators that outlive a model of stages.
-class Borrowed : public OpCostModel {
- public:
-  explicit Borrowed(const OpCostModel* lender) : lender_(lender) {}
-  Duration Cost(const Op& op) const override { return lender_->Cost(op); }
-  OpPrice Price(const Op& op) const override { return lender_->Price(op); }
-  Duration Overlap(Duration compute, Duration communication) const override {
-    return lender_->Overlap(compute, communication);
-  }
-  const OpCostModel& OnGroup(int32_t group) const override {
-    return lender_->OnGroup(group);
-  }
-
- private:
-  const OpCostModel* lender_;
-};
-
 struct Job {
   JobSpec spec{};
   DeviceProfile profile{};
-  std::unique_ptr<const OpCostModel> operators{};
+  std::shared_ptr<const OpCostModel> operators{};
   partition::PackedStep packed{};
   Partition partition{};
   IdVector<RankId, RankUpdate> updates{};
 
   std::unique_ptr<const OpCostModel> Costs() const {
-    return std::make_unique<Borrowed>(operators.get());
+    return std::make_unique<SharedCosts>(operators);
   }
 };
 
@@ -194,8 +179,12 @@ void BM_PriceAndEmulate(benchmark::State& state) {
   ClusterResult result;
   CacheCounters cache;
   for (auto _ : state) {
-    const StageCostModel fresh(job.spec, job.Costs(), reuse);
-    const StageCostModel& costs = state.range(1) != 0 ? known : fresh;
+    std::optional<StageCostModel> fresh;
+    if (state.range(1) == 0) {
+      fresh.emplace(job.spec, job.Costs(),
+                    reuse ? PriceReuse::kOn : PriceReuse::kOff);
+    }
+    const StageCostModel& costs = fresh.has_value() ? *fresh : known;
     // Without reuse each GPU of a rank is priced and emulated by itself.
     const int32_t peers = reuse ? 1 : job.spec.parallel.gpus_per_rank();
     for (int32_t peer = 0; peer < peers; ++peer) {

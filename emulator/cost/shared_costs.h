@@ -20,6 +20,9 @@ class SharedCosts : public OpCostModel {
   Duration Overlap(Duration compute, Duration communication) const override {
     return costs_->Overlap(compute, communication);
   }
+  Duration RoomDuring(Duration communication) const override {
+    return costs_->RoomDuring(communication);
+  }
   const OpCostModel& OnGroup(int32_t group) const override {
     return costs_->OnGroup(group);
   }

@@ -22,14 +22,14 @@ constexpr int kLaunchesATransfer = 2;
 
 }  // namespace
 
-StageCostModel::StageCostModel(const JobSpec& job, bool reuse)
+StageCostModel::StageCostModel(const JobSpec& job, PriceReuse reuse)
     : StageCostModel(job, nullptr, reuse) {}
 
 StageCostModel::StageCostModel(const JobSpec& job,
                                std::unique_ptr<const OpCostModel> costs,
-                               bool reuse) {
-  const auto common =
-      std::make_shared<StageCostShared>(job, std::move(costs), reuse);
+                               PriceReuse reuse) {
+  const auto common = std::make_shared<StageCostShared>(
+      job, std::move(costs), reuse == PriceReuse::kOn);
   state_ = std::make_unique<StageCostState>(common, common->views[0]);
   for (size_t v = 1; v < common->views.size(); ++v) {
     others_.push_back(std::unique_ptr<StageCostModel>(new StageCostModel(

@@ -27,16 +27,21 @@ namespace pipeloom::emulator {
 
 struct StageCostState;  // stage_cost_state.h
 
+// Whether layers that are alike are priced once, or each in each call; results
+// are the same.
+enum class PriceReuse { kOn, kOff };
+
 // A cost model of a job: the stages on its sub-microbatches, and the memory and
 // updates of its ranks. Const methods are thread-safe.
 class StageCostModel {
  public:
-  // Keeps a copy of the job. REQUIRES: ValidateJobSpec(job) is OK. With `reuse`
-  // off every call prices every layer again; results are the same.
-  explicit StageCostModel(const JobSpec& job, bool reuse = true);
+  // Keeps a copy of the job, and prices operators with the roofline. REQUIRES:
+  // ValidateJobSpec(job) is OK.
+  explicit StageCostModel(const JobSpec& job,
+                          PriceReuse reuse = PriceReuse::kOn);
   // Prices operators with `costs`; null: with the roofline.
   StageCostModel(const JobSpec& job, std::unique_ptr<const OpCostModel> costs,
-                 bool reuse = true);
+                 PriceReuse reuse = PriceReuse::kOn);
   ~StageCostModel();
   StageCostModel(const StageCostModel&) = delete;
   StageCostModel& operator=(const StageCostModel&) = delete;

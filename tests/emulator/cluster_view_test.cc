@@ -99,7 +99,7 @@ TEST(ClusterView, DevicesByNodeGiveTheGraphThatMixRanksPutsTogether) {
     const StageGraph kind1 = GraphOf(other_costs);
     ASSERT_OK_AND_ASSIGN(const StageGraph expected,
                          MixRanks({&kind0, &kind1}, {0, 0, 1, 1}));
-    for (const bool reuse : {true, false}) {
+    for (const PriceReuse reuse : {PriceReuse::kOn, PriceReuse::kOff}) {
       const StageCostModel costs(mixed, reuse);
       EXPECT_EQ(WithoutEpilogues(GraphOf(costs)), WithoutEpilogues(expected));
       const auto updates = costs.Updates(FourStages());

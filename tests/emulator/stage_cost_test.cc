@@ -370,7 +370,7 @@ TEST(StageCost, FrozenModulesHaveNoWeightGradientAndOnlyWeights) {
 TEST(StageCost, EqualLayersArePricedOnceAndReuseChangesNothing) {
   const JobSpec job = JobOf({Repeat(Llama3Block(), 32)}, {.tp = 4});
   const StageCostModel cached(job);
-  const StageCostModel fresh(job, false);
+  const StageCostModel fresh(job, PriceReuse::kOff);
   for (int repeat = 0; repeat < 3; ++repeat) {
     for (const int64_t length : {512, 1024, 4096}) {
       EXPECT_EQ(cached.Cost(StageOf(16, 0, 16), Sequences(2, length), true),
@@ -409,7 +409,7 @@ TEST(StageCost, StagesOfARowThatCostTheSameShareASlot) {
       const std::vector<StageCost> slots = costs.PriceSlots(row, shape, fed);
       ASSERT_EQ(slots.size(), 3u);
       EXPECT_EQ(*costs.Costs(row, shape, fed), slots);
-      const StageCostModel fresh(job, false);
+      const StageCostModel fresh(job, PriceReuse::kOff);
       for (size_t s = 0; s < 5; ++s) {
         EXPECT_EQ(slots[static_cast<size_t>(row.slot_of[s])],
                   fresh.Cost(stages[s], shape, fed || (s > 0 && !frozen)))
@@ -417,7 +417,7 @@ TEST(StageCost, StagesOfARowThatCostTheSameShareASlot) {
       }
     }
     // Without reuse each stage is priced by itself.
-    const StageCostModel fresh(job, false);
+    const StageCostModel fresh(job, PriceReuse::kOff);
     EXPECT_EQ(fresh.Row(stages).of_slot.size(), 5u);
   }
 }
@@ -445,7 +445,7 @@ TEST(StageCost, ReuseChangesNothingForAnyLayerKindOrThread) {
   JobSpec job = JobOf({layers, layers}, {.tp = 2, .cp = 2});
   job.training.frozen_modules = {"m1"};
   const StageCostModel cached(job);
-  const StageCostModel fresh(job, false);
+  const StageCostModel fresh(job, PriceReuse::kOff);
   std::vector<std::thread> threads;
   std::vector<int> differences(4, 0);
   for (size_t k = 0; k < 4; ++k) {

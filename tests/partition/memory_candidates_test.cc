@@ -388,7 +388,7 @@ TEST(MemoryCandidates, PoliciesSeenBeforeDoNotChangeAGraph) {
     const JobSpec job = testing::RandomJob(seed);
     const Step step(job, testing::RandomMixedBatch(seed, 12));
     if (!step.ok) continue;
-    const emulator::StageCostModel anew(job, /*reuse=*/false);
+    const emulator::StageCostModel anew(job, emulator::PriceReuse::kOff);
     ASSERT_OK_AND_ASSIGN(
         const BuiltGraph kept,
         BuildStageGraph(step.costs, step.partition, step.microbatches, {}));

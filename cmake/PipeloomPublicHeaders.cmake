@@ -13,6 +13,7 @@ set(PIPELOOM_PUBLIC_HEADERS
     operators=emulator/cost/profile_cost.h
     partition=ir/plan/partition.h
     plan=ir/plan/execution_plan.h
+    profiles=formats/profile/device_profiles.h
     run=runtime/launch.h
     schedule=ir/plan/schedule.h
     search=planner/search/search_graph.h

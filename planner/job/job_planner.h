@@ -29,7 +29,9 @@ namespace pipeloom::planner {
 struct JobPlannerOptions {
   // One of StrategyNames(); empty: the job's search.schedule.
   std::string strategy{};
-  // Prices of operators; null: by the peak rates of the job's devices.
+  // Prices of operators, from the device's profile
+  // (formats/profile/device_profiles.h, emulator/cost/profile_cost.h). Null: by
+  // the peak rates of the job's devices, which makes steps some 10 % too short.
   std::unique_ptr<const emulator::OpCostModel> operators{};
   // Changes the cost model before anything is priced with it, such as by
   // measured times. Empty: not changed.

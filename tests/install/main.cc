@@ -1,6 +1,8 @@
 // Plans a step of a shipped job. usage: consumer DATA_DIR
 #include <pipeloom/files.h>
 #include <pipeloom/job_planner.h>
+#include <pipeloom/operators.h>
+#include <pipeloom/profiles.h>
 
 #include <cstdio>
 #include <fstream>
@@ -16,7 +18,13 @@ int main(int, char** argv) {
   const auto job = formats::LoadJob("dip-vlm-s", data, read);
   const auto text = read(data + "/batches/mixed.jsonl");
   const auto batch = formats::ParseBatch(*text, "mixed.jsonl", nullptr);
-  const auto planner = planner::JobPlanner::Create(*job, *batch);
+  // Without these it plans by the peak rates of the device.
+  const auto profile =
+      formats::DeviceProfiles(data, read).Find(job->cluster.device.name);
+  const auto planner = planner::JobPlanner::Create(
+      *job, *batch,
+      {.operators =
+           emulator::MakeOpCosts(job->cluster, job->parallel, profile->get())});
   const auto plan =
       (*planner)->PlanStep(*batch, {.budget = {.max_evaluations = 60}});
   std::printf("%.3f s\n", ToSeconds(plan->predicted.step_time()));

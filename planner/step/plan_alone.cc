@@ -371,7 +371,7 @@ class StepPlanner {
     // Split backwards may hold more than fused ones.
     needs_whole_ = as_if();
     return absl::ResourceExhaustedError(absl::StrFormat(
-        "step %d, schedule %s: nothing fits the memory limit of %s a GPU%s: %s",
+        "step %d, strategy %s: nothing fits the memory limit of %s a GPU%s: %s",
         input_.step, std::string(job_.strategy->name()),
         FormatBytes(spec().MemoryLimit()),
         spec().Allows(MemoryStrategy::kRecompute)

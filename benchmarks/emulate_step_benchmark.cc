@@ -86,8 +86,8 @@ void PerTask(benchmark::State& state, const ExecutionPlan& plan) {
 }
 
 EmulateOptions OptionsOf(int64_t sharing) {
-  EmulateOptions options;
-  options.sharing = static_cast<LinkSharing>(sharing);
+  EmulateOptions options{.links = SharedLinks{}};
+  options.links->sharing = static_cast<LinkSharing>(sharing);
   return options;
 }
 

@@ -67,9 +67,6 @@ struct DeviceContext {
   // Received tensors, from WaitRecv to Free.
   const BufferTable* buffers = nullptr;
   bool allocate = false;
-  // Bandwidth between device and host memory for Offload and Fetch, in plan
-  // time. 0: copies take no time.
-  Bandwidth host_bandwidth{};
 };
 using DeviceFactory =
     std::function<std::unique_ptr<Device>(const DeviceContext&)>;

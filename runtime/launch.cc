@@ -111,8 +111,7 @@ class Run {
                                    .clock = &*r.clock,
                                    .account = &*r.account,
                                    .buffers = &*r.buffers,
-                                   .allocate = options_.allocate,
-                                   .host_bandwidth = options_.host_bandwidth});
+                                   .allocate = options_.allocate});
     r.interpreter.emplace(InterpreterContext{.plan = &plan_,
                                              .rank = id,
                                              .clock = &*r.clock,

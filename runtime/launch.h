@@ -29,8 +29,6 @@ struct RunOptions {
   bool allocate = false;
   // Whether tensors are allocated in full, for devices that compute with them.
   bool whole_tensors = false;
-  // See DeviceContext.
-  Bandwidth host_bandwidth{};
   // Limit of the whole run, wall time. 0: the time that all tasks and transfers
   // would take one after another, plus 30 s.
   std::chrono::nanoseconds timeout{};

@@ -46,9 +46,10 @@ absl::StatusOr<CopyTimes> SyntheticDevice::Fetch(TaskId task, Bytes payload) {
 }
 
 CopyTimes SyntheticDevice::Copy(Bytes payload) {
-  if (context_.host_bandwidth.bytes_per_second <= 0) return {};
+  const Bandwidth bandwidth = context_.plan->links.host_bandwidth;
+  if (bandwidth.bytes_per_second <= 0) return {};
   const WallTime begin = std::max(copies_until_, context_.clock->Progress());
-  copies_until_ = begin + ToWall(TransferTime(payload, context_.host_bandwidth),
+  copies_until_ = begin + ToWall(TransferTime(payload, bandwidth),
                                  context_.clock->time_scale());
   return {.begin = begin, .end = copies_until_};
 }

@@ -1,4 +1,4 @@
-// What a measured step's idle times say of its hardware: a rank's hand-over
+// The hardware as a measured step's idle times show it: a rank's hand-over
 // from one task to the next, and the time of each link.
 #ifndef PIPELOOM_TRACE_IDLE_GAPS_H_
 #define PIPELOOM_TRACE_IDLE_GAPS_H_

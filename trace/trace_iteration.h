@@ -16,7 +16,7 @@ namespace pipeloom::trace {
 using TraceInput = std::pair<int32_t, int32_t>;
 
 struct TraceIteration {
-  std::vector<TraceTask> tasks{};    // By rank and start.
+  std::vector<TraceTask> tasks{};    // Sorted by rank and start.
   std::vector<TraceInput> inputs{};  // Each once.
   int32_t step = -1;                 // The training's; -1: tasks do not say it.
   int32_t nth = 0;                   // Counted in its step.

@@ -34,29 +34,31 @@ namespace {
 class EmulateCommand : public Command {
  public:
   CommandText text() const override {
-    return {"emulate", "PLAN | JOB --batch FILE [options]",
-            "time and memory of a step, by emulation alone",
-            "Carries a plan out in simulated time: compute, transfers over "
-            "links, waiting, memory. With JOB the first step of the batch is "
-            "planned first (its slowest replica); a PLAN is taken as it "
-            "is.\n\n"
-            "--sharing says which transfers wait for each other: none; those "
-            "from one rank to one other; all out of a rank and all into a "
-            "rank; or all out of and into a network card (--ranks-per-nic), "
-            "served in turn (per-nic) or at once at a share of its rate "
-            "(fair-nic).\n\n"
-            "A JOB's cluster file says what its network and GPUs are like "
-            "(docs/emulator_model.md): high-bandwidth domains, cards and how "
-            "they are shared, devices and precision by node, slow GPUs and "
-            "links, jitter. Options add to it or stand instead of it.\n\n"
-            "Of a JOB the step of all its replicas is emulated too: equal "
-            "replicas and the GPUs of a rank once, gradients reduced during "
-            "the last backwards.\n\n"
-            "--slow-rank 3=1.2 makes all that rank 3 computes take 1.2 times "
-            "as long, --slow-link 0-1=2 its transfers from rank 0 to 1; "
-            "--jitter 0.05 draws every duration --samples times with a "
-            "deviation of 5 %, by --seed.\n\n"
-            "--against TABLE.csv is another name of `pipeloom backtest`."};
+    return {
+        "emulate", "PLAN | JOB --batch FILE [options]",
+        "time and memory of a step, by emulation alone",
+        "Carries a plan out in simulated time: compute, transfers over "
+        "links, waiting, memory. With JOB the first step of the batch is "
+        "planned first (its slowest replica); a PLAN is taken as it "
+        "is.\n\n"
+        "--sharing says which transfers wait for each other: none; those "
+        "from one rank to one other; all out of a rank and all into a "
+        "rank; or all out of and into a network card (--ranks-per-nic), "
+        "served in turn (per-nic) or at once at a share of its rate "
+        "(fair-nic).\n\n"
+        "A JOB's cluster file says what its network and GPUs are like, and a "
+        "PLAN keeps how links are shared "
+        "(docs/emulator_model.md): high-bandwidth domains, cards and how "
+        "they are shared, devices and precision by node, slow GPUs and "
+        "links, jitter. Options add to it or stand instead of it.\n\n"
+        "Of a JOB the step of all its replicas is emulated too: equal "
+        "replicas and the GPUs of a rank once, gradients reduced during "
+        "the last backwards.\n\n"
+        "--slow-rank 3=1.2 makes all that rank 3 computes take 1.2 times "
+        "as long, --slow-link 0-1=2 its transfers from rank 0 to 1; "
+        "--jitter 0.05 draws every duration --samples times with a "
+        "deviation of 5 %, by --seed.\n\n"
+        "--against TABLE.csv is another name of `pipeloom backtest`."};
   }
 
   std::vector<Flag> Flags() override {
@@ -80,7 +82,7 @@ class EmulateCommand : public Command {
                      &ranks_per_nic_,
                      "N",
                      "neighbouring ranks that share a network card; default: "
-                     "as the cluster says, else 1",
+                     "as the plan or cluster says, else 1",
                      {},
                      1,
                      1e6});
@@ -110,7 +112,8 @@ class EmulateCommand : public Command {
                      1,
                      1e6});
     flags.push_back({"blocking-sends", &blocking_sends_, "",
-                     "a rank computes nothing while it sends"});
+                     "a rank computes nothing while it sends, also if "
+                     "plan or cluster do not say so"});
     flags.push_back(OutputFlag("trace", &trace_,
                                "write the timeline as Chrome trace JSON"));
     flags.push_back(OutputFlag("report", &report_, "write an HTML report"));
@@ -185,23 +188,21 @@ class EmulateCommand : public Command {
 
   absl::StatusOr<emulator::EmulateOptions> OptionsFor(
       const SourcedPlan& sourced) const {
-    using emulator::LinkSharing;
-    emulator::EmulateOptions options = sourced.network;
-    options.blocking_sends = blocking_sends_;
+    emulator::EmulateOptions options;
+    SharedLinks& links = options.links.emplace(sourced.plan.links);
+    links.blocking_sends |= blocking_sends_;
     if (sharing_) {
-      options.sharing = *sharing_ == "none"        ? LinkSharing::kNone
-                        : *sharing_ == "per-pair"  ? LinkSharing::kPerPair
-                        : *sharing_ == "both-ways" ? LinkSharing::kBothWays
-                        : *sharing_ == "per-rank"  ? LinkSharing::kPerRank
-                        : *sharing_ == "per-nic"   ? LinkSharing::kPerNic
-                                                   : LinkSharing::kFairNic;
+      links.sharing = *sharing_ == "none"        ? LinkSharing::kNone
+                      : *sharing_ == "per-pair"  ? LinkSharing::kPerPair
+                      : *sharing_ == "both-ways" ? LinkSharing::kBothWays
+                      : *sharing_ == "per-rank"  ? LinkSharing::kPerRank
+                      : *sharing_ == "per-nic"   ? LinkSharing::kPerNic
+                                                 : LinkSharing::kFairNic;
     }
-    options.host_bandwidth = sourced.host_bandwidth;
-    if (options.sharing >= LinkSharing::kPerNic && ranks_per_nic_) {
-      options.nic_of_rank.clear();
+    if (links.sharing >= LinkSharing::kPerNic && ranks_per_nic_) {
+      links.nic_of_rank.clear();
       for (int32_t r = 0; r < sourced.plan.graph.num_ranks(); ++r) {
-        options.nic_of_rank.push_back(
-            static_cast<int32_t>(r / *ranks_per_nic_));
+        links.nic_of_rank.push_back(static_cast<int32_t>(r / *ranks_per_nic_));
       }
     }
     std::set<std::string> named;

@@ -44,6 +44,14 @@ Bytes ResidentMemory() {
   return Bytes(pages * sysconf(_SC_PAGESIZE));
 }
 
+// Returns what a run should measure: its transports have a link for each pair
+// of ranks.
+absl::StatusOr<StepTrace> PredictRun(const ExecutionPlan& plan) {
+  return emulator::EmulateStep(
+      plan,
+      {.links = SharedLinks{.host_bandwidth = plan.links.host_bandwidth}});
+}
+
 class RunCommand : public Command {
  public:
   CommandText text() const override {
@@ -160,10 +168,6 @@ class RunCommand : public Command {
                        .options = options},
                       context);
     }
-    if (!args.empty()) {
-      PIPELOOM_ASSIGN_OR_RETURN(options.host_bandwidth,
-                                HostBandwidthOf(source_, args));
-    }
     PIPELOOM_ASSIGN_OR_RETURN(
         const std::unique_ptr<RunRanks> ranks,
         StartRanks(transport_, options, runtime::MakeSyntheticDevice,
@@ -234,7 +238,7 @@ class RunCommand : public Command {
             group.runs.push_back(std::move(trace));
             if ((i + 1) % repeat_ != 0) return absl::OkStatus();
             PIPELOOM_ASSIGN_OR_RETURN(const StepTrace predicted,
-                                      emulator::EmulateStep(*plan));
+                                      PredictRun(*plan));
             rows.push_back(
                 {plan->step, CompareTraces(predicted, Median(group.runs))});
             return absl::OkStatus();
@@ -245,6 +249,13 @@ class RunCommand : public Command {
       PIPELOOM_RETURN_IF_ERROR(WriteLearned(learn_, learned));
     }
     const ExecutionPlan& plan = *group.plan;
+    if (plan.links.sharing != LinkSharing::kPerPair ||
+        plan.links.blocking_sends) {
+      context.warn(absl::StrFormat(
+          "note: with the links that its ranks share the plan takes %s; a run "
+          "gives each pair of ranks a link of its own, and sends do not block",
+          FormatDuration(plan.predicted_step_time)));
+    }
     const StepTrace& median = Median(group.runs);
     const TraceComparison& comparison = rows.back().comparison;
     if (!trace_.empty()) {
@@ -252,8 +263,7 @@ class RunCommand : public Command {
           trace_, trace::ChromeTrace({{{&plan, &median}}})));
     }
     if (!report_.empty()) {
-      PIPELOOM_ASSIGN_OR_RETURN(const StepTrace predicted,
-                                emulator::EmulateStep(plan));
+      PIPELOOM_ASSIGN_OR_RETURN(const StepTrace predicted, PredictRun(plan));
       PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(
           report_, ReportHtml(MakeReport(plan, predicted, median, comparison,
                                          context))));

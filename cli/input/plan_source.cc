@@ -113,20 +113,10 @@ absl::StatusOr<SourcedPlan> GetPlan(const PlanSource& source,
   sourced.updates = now->costs->SlowestUpdates(prepared.partition);
   sourced.setup = input.job.setup;
   sourced.gpus_per_rank = input.job.parallel.gpus_per_rank();
-  sourced.host_bandwidth = input.job.cluster.device.host_bandwidth;
-  sourced.network = planner->costs().Network();
   sourced.jitter = input.job.cluster.jitter;
   sourced.missing_lookups =
       emulator::MissingLookups(input.job, *studies::CostsOf(input));
   return sourced;
-}
-
-absl::StatusOr<Bandwidth> HostBandwidthOf(
-    const PlanSource& source, const std::vector<std::string>& args) {
-  if (!source.plan_file.empty()) return Bandwidth{};
-  PIPELOOM_ASSIGN_OR_RETURN(const std::string name, OneArgument(args, "JOB"));
-  PIPELOOM_ASSIGN_OR_RETURN(const JobSpec job, ReadJob(name, source.job));
-  return job.cluster.device.host_bandwidth;
 }
 
 }  // namespace pipeloom::cli

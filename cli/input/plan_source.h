@@ -31,7 +31,7 @@ struct SourcedPlan {
   std::optional<emulator::CacheCounters> cache{};
   std::string memory_limit{};  // In words: MemoryLimitText.
   // The plan of every planned replica, the update of each rank, the job's
-  // setup, the number of GPUs of a rank, and a GPU's link to its host.
+  // setup, and the number of GPUs of a rank.
   std::vector<ExecutionPlan> replicas{};
   // The least time of the step of replicas that meet within passes; 0: none do
   // (studies/job/planned_step.h).
@@ -39,10 +39,6 @@ struct SourcedPlan {
   IdVector<RankId, emulator::RankUpdate> updates{};
   TrainingSetup setup{};
   int32_t gpus_per_rank = 1;
-  Bandwidth host_bandwidth{};
-  // How links and network cards of the job's cluster are shared, and its
-  // jitter.
-  emulator::EmulateOptions network{};
   JitterSpec jitter{};
   // Look-ups that no measurement answers, with the source that does.
   std::vector<std::string> missing_lookups{};
@@ -65,11 +61,6 @@ absl::Status SettlePlanFile(PlanSource* source, std::vector<std::string>* args,
 absl::StatusOr<SourcedPlan> GetPlan(const PlanSource& source,
                                     const std::vector<std::string>& args,
                                     const Context& context);
-
-// Returns the bandwidth of a GPU of JOB's cluster to its host; 0 for a plan
-// file, which does not say it.
-absl::StatusOr<Bandwidth> HostBandwidthOf(const PlanSource& source,
-                                          const std::vector<std::string>& args);
 
 }  // namespace pipeloom::cli
 

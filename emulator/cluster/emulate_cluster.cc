@@ -108,7 +108,8 @@ bool SameWork(const ExecutionPlan& a, const ExecutionPlan& b) {
   // The graph's name and the plan's labels do not matter.
   return a.graph.tasks() == b.graph.tasks() &&
          a.graph.edges() == b.graph.edges() &&
-         a.graph.ranks() == b.graph.ranks() && a.programs == b.programs;
+         a.graph.ranks() == b.graph.ranks() && a.programs == b.programs &&
+         a.links == b.links;
 }
 
 // Returns the spans of a rank's parts on each replica.

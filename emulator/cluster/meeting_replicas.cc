@@ -53,16 +53,13 @@ struct Replica {
   std::vector<std::vector<size_t>> passes{};
 };
 
-absl::StatusOr<Replica> Compile(const JobSpec& job,
-                                const MeetingReplica& given) {
+absl::StatusOr<Replica> Compile(const JobSpec& job, const ExecutionPlan& plan) {
   Replica replica;
-  PIPELOOM_ASSIGN_OR_RETURN(replica.program,
-                            CompileStep(*given.plan, given.options));
-  replica.times = TimesOf(replica.program, *given.plan, given.options);
+  PIPELOOM_ASSIGN_OR_RETURN(replica.program, CompileStep(plan, {}));
+  replica.times = TimesOf(replica.program, plan, {});
   replica.passes.resize(static_cast<size_t>(replica.program.num_ranks));
   for (size_t slot = 0; slot < replica.program.task_of_slot.size(); ++slot) {
-    const Task& task =
-        given.plan->graph.task(replica.program.task_of_slot[slot]);
+    const Task& task = plan.graph.task(replica.program.task_of_slot[slot]);
     if (MeetsIn(job, task.module, task.pass)) {
       replica.passes[static_cast<size_t>(task.rank.value())].push_back(slot);
     }
@@ -116,14 +113,14 @@ std::optional<UnlikeWork> FindUnlikeWork(
 }
 
 absl::StatusOr<MeetingStep> EmulateMeeting(
-    const JobSpec& job, absl::Span<const MeetingReplica> replicas) {
+    const JobSpec& job, absl::Span<const ExecutionPlan* const> replicas) {
   std::vector<Replica> all;
-  for (const MeetingReplica& given : replicas) {
-    PIPELOOM_ASSIGN_OR_RETURN(Replica replica, Compile(job, given));
+  for (const ExecutionPlan* plan : replicas) {
+    PIPELOOM_ASSIGN_OR_RETURN(Replica replica, Compile(job, *plan));
     all.push_back(std::move(replica));
   }
   const auto task = [&](size_t d, size_t slot) -> const Task& {
-    return replicas[d].plan->graph.task(all[d].program.task_of_slot[slot]);
+    return replicas[d]->graph.task(all[d].program.task_of_slot[slot]);
   };
   const auto group = static_cast<size_t>(ReplicasThatMeet(job));
   MeetingStep step;

@@ -45,12 +45,6 @@ struct UnlikeWork {
 std::optional<UnlikeWork> FindUnlikeWork(
     const JobSpec& job, absl::Span<const Microbatches> replicas);
 
-// The plan of a replica, and the network that it runs on.
-struct MeetingReplica {
-  const ExecutionPlan* plan = nullptr;
-  EmulateOptions options{};
-};
-
 // Plans of replicas that meet, emulated together.
 struct MeetingStep {
   // The first rank on which replicas that meet do not have the same passes in
@@ -64,7 +58,7 @@ struct MeetingStep {
 // Emulates the plans of replicas 0, 1, ... of the job, not necessarily all.
 // Errors are those of EmulateStep. O(instructions + dependencies) of all.
 absl::StatusOr<MeetingStep> EmulateMeeting(
-    const JobSpec& job, absl::Span<const MeetingReplica> replicas);
+    const JobSpec& job, absl::Span<const ExecutionPlan* const> replicas);
 
 }  // namespace pipeloom::emulator
 

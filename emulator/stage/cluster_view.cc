@@ -112,29 +112,29 @@ LinkTimes TransferBetween(const JobSpec& job, const ReplicaView& view,
   return {.time = Times(link.latency, slow) + busy, .occupancy = busy};
 }
 
-EmulateOptions NetworkOptions(const JobSpec& job, int32_t replica) {
+SharedLinks SharedLinksOf(const JobSpec& job, int32_t replica) {
   const ClusterSpec& cluster = job.cluster;
-  EmulateOptions options;
-  options.host_bandwidth = cluster.device.host_bandwidth;
-  options.blocking_sends = job.setup.overlap == CommunicationOverlap::kNone;
-  if (cluster.nic_sharing == NicSharing::kNone) return options;
-  options.sharing = cluster.nic_sharing == NicSharing::kFair
-                        ? LinkSharing::kFairNic
-                        : LinkSharing::kPerNic;
+  SharedLinks links;
+  links.host_bandwidth = cluster.device.host_bandwidth;
+  links.blocking_sends = job.setup.overlap == CommunicationOverlap::kNone;
+  if (cluster.nic_sharing == NicSharing::kNone) return links;
+  links.sharing = cluster.nic_sharing == NicSharing::kFair
+                      ? LinkSharing::kFairNic
+                      : LinkSharing::kPerNic;
   const int32_t base = job.parallel.FirstGpu(replica, RankId(0));
   const int32_t first_nic = base / cluster.gpus_per_nic();
   const int32_t domain =
       cluster.domain.gpus > 0 ? cluster.domain.gpus : cluster.gpus_per_node;
   for (int32_t r = 0; r < job.parallel.pp; ++r) {
     const int32_t gpu = job.parallel.FirstGpu(replica, RankId(r));
-    options.nic_of_rank.push_back(gpu / cluster.gpus_per_nic() - first_nic);
-    options.node_of_rank.push_back(gpu / domain);
+    links.nic_of_rank.push_back(gpu / cluster.gpus_per_nic() - first_nic);
+    links.node_of_rank.push_back(gpu / domain - base / domain);
   }
   if (cluster.domain.kind == DomainKind::kHopRing) {
-    options.ring_nodes = cluster.num_nodes;
-    options.ring_hops = cluster.domain.hops;
+    links.ring_nodes = cluster.num_nodes;
+    links.ring_hops = cluster.domain.hops;
   }
-  return options;
+  return links;
 }
 
 }  // namespace pipeloom::emulator

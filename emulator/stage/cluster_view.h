@@ -69,10 +69,10 @@ struct LinkTimes {
 LinkTimes TransferBetween(const JobSpec& job, const ReplicaView& view,
                           RankId from, RankId to, Bytes payload);
 
-// Returns options with the sharing of links, network cards and nodes of the
-// cluster, and with blocking sends if the setup has them; all others are
-// defaults.
-EmulateOptions NetworkOptions(const JobSpec& job, int32_t replica = 0);
+// Returns the links of a replica's ranks, network cards and nodes of the
+// cluster, with blocking sends if the setup has them. Cards and nodes are
+// counted from the replica's first.
+SharedLinks SharedLinksOf(const JobSpec& job, int32_t replica = 0);
 
 }  // namespace pipeloom::emulator
 

@@ -270,8 +270,8 @@ double StageCostModel::PeakFlopsPerSecond() const {
   return sum * state_->job.parallel.gpus_per_rank();
 }
 
-EmulateOptions StageCostModel::Network() const {
-  return NetworkOptions(state_->job, state_->view.replica);
+SharedLinks StageCostModel::Links() const {
+  return SharedLinksOf(state_->job, state_->view.replica);
 }
 
 bool StageCostModel::reuses() const { return state_->common->reuse; }

@@ -122,9 +122,8 @@ class StageCostModel {
   Bytes MemoryLimit(RankId rank) const;
   // Returns the sum of the bf16 peaks of all GPUs of the replica.
   double PeakFlopsPerSecond() const;
-  // Returns how links and network cards are shared;
-  // emulator/stage/cluster_view.h.
-  EmulateOptions Network() const;
+  // Returns the links of the replica's ranks; emulator/stage/cluster_view.h.
+  SharedLinks Links() const;
   // Returns the overhead of one GPU of a rank with its stages in `partition`.
   RankOverhead Overhead(const Partition& partition, RankId rank) const;
 

@@ -16,23 +16,6 @@ namespace {
 
 constexpr uint32_t kNever = std::numeric_limits<uint32_t>::max();
 
-absl::Status CheckByRank(const char* field, const std::vector<int32_t>& values,
-                         int32_t num_ranks) {
-  if (values.empty()) return absl::OkStatus();
-  if (values.size() != static_cast<size_t>(num_ranks)) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%s has %d entries; the plan has %d ranks", field,
-                        values.size(), num_ranks));
-  }
-  for (size_t r = 0; r < values.size(); ++r) {
-    if (values[r] < 0 || values[r] >= (1 << 24)) {
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "%s[%d] is %d; it must be in [0, 2^24)", field, r, values[r]));
-    }
-  }
-  return absl::OkStatus();
-}
-
 absl::Status CheckFactor(const char* field, double factor) {
   if (factor > 0 && factor <= 1e6) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrFormat(
@@ -46,13 +29,12 @@ absl::Status CheckRank(const char* field, RankId rank, int32_t num_ranks) {
                       field, rank.value(), num_ranks));
 }
 
+const SharedLinks& LinksOf(const ExecutionPlan& plan,
+                           const EmulateOptions& options) {
+  return options.links.has_value() ? *options.links : plan.links;
+}
+
 absl::Status CheckOptions(const EmulateOptions& options, int32_t num_ranks) {
-  PIPELOOM_RETURN_IF_ERROR(
-      CheckByRank("nic_of_rank", options.nic_of_rank, num_ranks));
-  PIPELOOM_RETURN_IF_ERROR(
-      CheckByRank("node_of_rank", options.node_of_rank, num_ranks));
-  PIPELOOM_RETURN_IF_ERROR(
-      CheckByRank("host_link_of_rank", options.host_link_of_rank, num_ranks));
   for (const SlowRank& slow : options.slow_ranks) {
     PIPELOOM_RETURN_IF_ERROR(CheckRank("slow_ranks", slow.rank, num_ranks));
     PIPELOOM_RETURN_IF_ERROR(CheckFactor("slow_ranks", slow.factor));
@@ -87,6 +69,7 @@ class Compiler {
       : plan_(plan),
         graph_(plan.graph),
         options_(options),
+        links_(LinksOf(plan, options)),
         out_(*program),
         place_(scratch->place_of_edge),
         ends_(scratch->ends),
@@ -128,8 +111,8 @@ class Compiler {
 
   void Clear() {
     out_.num_ranks = graph_.num_ranks();
-    out_.host_link = options_.host_link_of_rank;
-    out_.fair_links = options_.sharing == LinkSharing::kFairNic;
+    out_.host_link = links_.host_link_of_rank;
+    out_.fair_links = links_.sharing == LinkSharing::kFairNic;
     out_.num_links = 0;
     out_.op_begin.clear();
     out_.task_of_slot.clear();
@@ -146,13 +129,13 @@ class Compiler {
   }
 
   void RouteEdges() {
-    for (const int32_t n : options_.nic_of_rank) {
+    for (const int32_t n : links_.nic_of_rank) {
       num_nics_ = std::max(num_nics_, n + 1);
     }
     num_nics_ = std::max(num_nics_, graph_.num_ranks());
-    if (options_.sharing == LinkSharing::kPerRank) {
+    if (links_.sharing == LinkSharing::kPerRank) {
       out_.num_links = 2 * graph_.num_ranks();
-    } else if (options_.sharing >= LinkSharing::kPerNic) {
+    } else if (links_.sharing >= LinkSharing::kPerNic) {
       out_.num_links = 2 * num_nics_;
     }
     routes_from_.resize(static_cast<size_t>(graph_.num_ranks()));
@@ -182,11 +165,11 @@ class Compiler {
     known.push_back(static_cast<uint32_t>(out_.routes.size()));
     EdgeRoute route{.from = from, .to = to};
     const auto nic = [&](int32_t rank) {
-      return options_.nic_of_rank.empty()
+      return links_.nic_of_rank.empty()
                  ? rank
-                 : options_.nic_of_rank[static_cast<size_t>(rank)];
+                 : links_.nic_of_rank[static_cast<size_t>(rank)];
     };
-    switch (options_.sharing) {
+    switch (links_.sharing) {
       case LinkSharing::kNone:
         break;
       case LinkSharing::kPerPair:
@@ -219,13 +202,12 @@ class Compiler {
   }
 
   bool SameNode(int32_t a, int32_t b) const {
-    if (options_.node_of_rank.empty()) return false;
-    const int32_t apart =
-        std::abs(options_.node_of_rank[static_cast<size_t>(a)] -
-                 options_.node_of_rank[static_cast<size_t>(b)]);
+    if (links_.node_of_rank.empty()) return false;
+    const int32_t apart = std::abs(links_.node_of_rank[static_cast<size_t>(a)] -
+                                   links_.node_of_rank[static_cast<size_t>(b)]);
     return apart == 0 ||
-           (options_.ring_nodes > 0 &&
-            std::min(apart, options_.ring_nodes - apart) <= options_.ring_hops);
+           (links_.ring_nodes > 0 &&
+            std::min(apart, links_.ring_nodes - apart) <= links_.ring_hops);
   }
 
   absl::Status CompileRank(RankId rank) {
@@ -302,7 +284,7 @@ class Compiler {
     if (!FindEnd<true>(i.edge, rank, &at)) return false;
     if (ends_[at].sent != 0) return false;
     ends_[at].sent = NextOnLink(at);
-    *op = {at, options_.blocking_sends ? OpCode::kBlockingSend : OpCode::kSend};
+    *op = {at, links_.blocking_sends ? OpCode::kBlockingSend : OpCode::kSend};
     ++spans_;
     return true;
   }
@@ -419,8 +401,8 @@ class Compiler {
       // Its sends reserve the link, whose state then depends on the time.
       if (slow.ahead && slow.added > kZero) return false;
     }
-    if (options_.sharing == LinkSharing::kNone) return true;
-    if (options_.sharing != LinkSharing::kPerPair) return false;
+    if (links_.sharing == LinkSharing::kNone) return true;
+    if (links_.sharing != LinkSharing::kPerPair) return false;
     // The link of a pair has one sender and one receiver: if both list its
     // transfers in one order, they become ready in that order.
     return std::all_of(ends_.begin(), ends_.end(), [](const Ends& ends) {
@@ -438,6 +420,7 @@ class Compiler {
   const ExecutionPlan& plan_;
   const StageGraph& graph_;
   const EmulateOptions& options_;
+  const SharedLinks& links_;
   StepProgram& out_;
   std::vector<uint32_t>& place_;
   std::vector<Ends>& ends_;
@@ -472,6 +455,8 @@ absl::Status CompileStep(const ExecutionPlan& plan,
         absl::StrFormat("the plan has %d programs; its graph has %d ranks",
                         plan.programs.size(), plan.graph.num_ranks()));
   }
+  PIPELOOM_RETURN_IF_ERROR(
+      CheckLinks(LinksOf(plan, options), plan.graph.num_ranks()));
   PIPELOOM_RETURN_IF_ERROR(CheckOptions(options, plan.graph.num_ranks()));
   return Compiler(plan, options, program, scratch).Run();
 }
@@ -528,12 +513,12 @@ void TimesOf(const StepProgram& program, const ExecutionPlan& plan,
   for (const EdgeId e : program.local_edges) {
     times->local_lags.push_back(graph.edge(e).delay.count());
   }
+  const Bandwidth bandwidth = LinksOf(plan, options).host_bandwidth;
   times->copies.clear();
   times->copies.reserve(program.copies.size());
   for (const HostCopy& copy : program.copies) {
-    times->copies.push_back(
-        Scaled(TransferTime(copy.payload, options.host_bandwidth),
-               slow[graph.task(copy.task).rank]));
+    times->copies.push_back(Scaled(TransferTime(copy.payload, bandwidth),
+                                   slow[graph.task(copy.task).rank]));
   }
   times->epilogues.clear();
   for (const RankId rank : graph.rank_ids()) {

@@ -18,7 +18,8 @@ namespace {
 struct Conditions {
   bool channels = true;         // Transfers of a pair of ranks queue.
   bool blocking_sends = false;  // A send lasts for its occupancy.
-  bool slow_copies = false;     // A copy lasts as long as its forward, else 0.
+  bool slow_copies = false;     // A copy lasts as long as its forward.
+  Bandwidth host_bandwidth{};   // Else of copies; 0: they take no time.
 };
 
 // Runs the programs by the rules of docs/plan_format.md.
@@ -137,9 +138,11 @@ class TimedRun {
     task_end_[t] = place->now;
   }
 
-  Duration Copy(TaskId t, Place* place) const {
-    place->copied = std::max(place->now, place->copied) +
-                    (on_.slow_copies ? graph_.task(t).duration : kZero);
+  Duration Copy(TaskId t, Bytes payload, Place* place) const {
+    place->copied =
+        std::max(place->now, place->copied) +
+        (on_.slow_copies ? graph_.task(t).duration
+                         : TransferTime(payload, on_.host_bandwidth));
     return place->copied;
   }
 
@@ -162,11 +165,11 @@ class TimedRun {
               [&](const WaitSend& i) { return Await(i.edge, false, &place); },
               [](const Free&) { return true; },
               [&](const Offload& i) {
-                Copy(i.task, &place);
+                Copy(i.task, i.payload, &place);
                 return true;
               },
               [&](const Fetch& i) {
-                fetched_[i.task] = Copy(i.task, &place);
+                fetched_[i.task] = Copy(i.task, i.payload, &place);
                 return true;
               },
               [&](const ReduceGradients&) {
@@ -227,8 +230,17 @@ absl::Status CheckPredictedTimes(const ExecutionPlan& plan) {
   const auto run = [&](const Conditions& conditions) {
     return TimedRun(plan, conditions).Run().value_or(kZero);
   };
-  const Duration usual = run({});
+  const SharedLinks& links = plan.links;
+  const Duration usual = run({.blocking_sends = links.blocking_sends,
+                              .host_bandwidth = links.host_bandwidth});
   if (predicted == usual) return absl::OkStatus();
+  if (links != SharedLinks{} && links.sharing == LinkSharing::kPerPair &&
+      links.host_link_of_rank.empty()) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "plan: predicted_step_time_ns is %d; by the plan's own times and links "
+        "its programs take %d",
+        predicted.count(), usual.count()));
+  }
   const bool copies = HasCopies(plan);
   if (!copies && predicted == run({.blocking_sends = true})) {
     return absl::OkStatus();

@@ -12,13 +12,12 @@ namespace pipeloom {
 // programs with its own times, to the nanosecond, and not below the plan's
 // lower bound. Shares no code with the emulator.
 //
-// Copies to the host, sends that block and network cards that ranks share make
-// a step longer, and are not in a plan. So a prediction that is not the time
-// with channels (docs/plan_format.md), with or without sends that block, must
-// be between two bounds: without any wait for a channel or a copy, the step
-// takes at least that long; and with sends that block, copies as long as the
-// pass whose activations they move, and all transfers one after another, at
-// most that long.
+// Where ranks share network cards or links to the host, and in plans that do
+// not say their links, as they were made before, a prediction must be between
+// two bounds: without any wait for a channel or a copy, the step takes at least
+// that long; and with sends that block, copies as long as the pass whose
+// activations they move, and all transfers one after another, at most that
+// long.
 //
 // FailedPrecondition shows the value and what would be right. REQUIRES: the
 // programs run to their end, as ValidateExecutionPlan checks.

@@ -16,6 +16,7 @@
 #include <map>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/overloaded.h"
 #include "base/status_macros.h"
@@ -569,6 +570,11 @@ absl::Status ValidateExecutionPlan(const ExecutionPlan& plan) {
     return absl::FailedPreconditionError(
         absl::StrFormat("plan: it has programs of %d ranks; its graph has %d",
                         plan.programs.size(), plan.graph.num_ranks()));
+  }
+  if (const absl::Status links = CheckLinks(plan.links, plan.graph.num_ranks());
+      !links.ok()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("plan: ", std::string(links.message())));
   }
   PIPELOOM_RETURN_IF_ERROR(CheckPasses(plan));
   PIPELOOM_RETURN_IF_ERROR(CheckLoss(plan));

@@ -71,6 +71,19 @@ void AddInstruction(const Instruction& instruction,
              instruction);
 }
 
+void AddLinks(const SharedLinks& links, FingerprintBuilder& builder) {
+  builder.Add(static_cast<int32_t>(links.sharing))
+      .Add(links.blocking_sends)
+      .Add(links.host_bandwidth.bytes_per_second)
+      .Add(links.ring_hops)
+      .Add(links.ring_nodes);
+  for (const auto* by_rank :
+       {&links.nic_of_rank, &links.node_of_rank, &links.host_link_of_rank}) {
+    builder.Add(by_rank->size());
+    for (const int32_t value : *by_rank) builder.Add(value);
+  }
+}
+
 }  // namespace
 
 BoundaryBytes BoundaryOf(const StageGraph& graph, TaskId task) {
@@ -150,6 +163,8 @@ Fingerprint Checksum(const ExecutionPlan& plan) {
       builder.Add(total.module.value()).Add(total.tokens).Add(total.instances);
     }
   }
+  // Plans without shared links keep the checksum that they had before.
+  if (plan.links != SharedLinks{}) AddLinks(plan.links, builder);
   for (const PaddedShape& shape : plan.padded_shapes) {
     builder.Add(shape.module.value())
         .Add(shape.microbatch.value())

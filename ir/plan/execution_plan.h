@@ -26,6 +26,7 @@
 #include "absl/status/status.h"
 #include "base/fingerprint.h"
 #include "ir/ids.h"
+#include "ir/plan/shared_links.h"
 #include "ir/plan/stage_graph.h"
 
 namespace pipeloom {
@@ -134,6 +135,7 @@ struct ExecutionPlan {
   std::string schedule{};  // Name of the strategy.
   StageGraph graph{};
   IdVector<RankId, std::vector<Instruction>> programs{};
+  SharedLinks links{};  // The step time is predicted by them.
   // Predictions of the planner; 0 if it made none.
   Duration predicted_step_time{};
   Duration lower_bound{};

@@ -1,5 +1,8 @@
 #include "ir/text/text_format.h"
 
+#include <algorithm>
+#include <iterator>
+#include <limits>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -8,6 +11,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/overloaded.h"
 #include "base/status_macros.h"
 #include "ir/text/text_line.h"
@@ -170,6 +174,58 @@ void ReadPaddedShapes(TextReader& reader, ExecutionPlan* plan) {
   }
 }
 
+constexpr const char* kSharingNames[] = {"none",     "per-pair", "both-ways",
+                                         "per-rank", "per-nic",  "fair-nic"};
+
+void PrintLinks(const SharedLinks& links, std::string* out) {
+  if (links == SharedLinks{}) return;
+  absl::StrAppendFormat(
+      out,
+      "links %s blocking_sends %d host_bandwidth %.17g ring_hops %d "
+      "ring_nodes %d\n",
+      kSharingNames[static_cast<size_t>(links.sharing)],
+      int{links.blocking_sends}, links.host_bandwidth.bytes_per_second,
+      links.ring_hops, links.ring_nodes);
+  const auto print = [&](const char* name, const std::vector<int32_t>& values) {
+    if (values.empty()) return;
+    absl::StrAppend(out, name, " ", absl::StrJoin(values, " "), "\n");
+  };
+  print("nic_of_rank", links.nic_of_rank);
+  print("node_of_rank", links.node_of_rank);
+  print("host_link_of_rank", links.host_link_of_rank);
+}
+
+// Reads the lines of links, if there are any.
+void ReadLinks(TextReader& reader, SharedLinks* links) {
+  if (!reader.At("links")) return;
+  reader.Word();
+  const std::string sharing = reader.Word();
+  const auto at =
+      std::find(std::begin(kSharingNames), std::end(kSharingNames), sharing);
+  if (at == std::end(kSharingNames)) {
+    return reader.Fail(absl::StrJoin(kSharingNames, ", "));
+  }
+  links->sharing = static_cast<LinkSharing>(at - std::begin(kSharingNames));
+  links->blocking_sends = reader.Int("blocking_sends", 0) != 0;
+  links->host_bandwidth = {reader.Double("host_bandwidth")};
+  links->ring_hops = reader.Int32("ring_hops", 0);
+  links->ring_nodes = reader.Int32("ring_nodes", 0);
+  reader.ExpectEndOfLine();
+  reader.NextLine();
+  const auto read = [&](const char* name, std::vector<int32_t>* values) {
+    if (!reader.At(name)) return;
+    reader.Word();
+    for (const int64_t value : reader.Ints(0)) {
+      values->push_back(static_cast<int32_t>(
+          std::min<int64_t>(value, std::numeric_limits<int32_t>::max())));
+    }
+    reader.NextLine();
+  };
+  read("nic_of_rank", &links->nic_of_rank);
+  read("node_of_rank", &links->node_of_rank);
+  read("host_link_of_rank", &links->host_link_of_rank);
+}
+
 // Reads the lines of a graph, from "graph" on, up to a line that is not one of
 // them. Sets `more` to whether there is such a line.
 absl::StatusOr<StageGraph> ReadGraph(TextReader& reader, bool* more) {
@@ -260,6 +316,7 @@ std::string ToString(const ExecutionPlan& plan) {
       Quoted(plan.schedule), plan.predicted_step_time.count(),
       plan.lower_bound.count(), plan.model_flops.count,
       plan.peak_flops_per_second);
+  PrintLinks(plan.links, &out);
   for (const LossTotal& total : plan.loss_totals) {
     absl::StrAppendFormat(&out, "loss_total module %d tokens %d instances %d\n",
                           total.module.value(), total.tokens, total.instances);
@@ -325,6 +382,7 @@ absl::StatusOr<ExecutionPlan> ParseExecutionPlan(absl::string_view text) {
   plan.peak_flops_per_second = reader.Double("peak_flops_per_second");
   reader.ExpectEndOfLine();
   reader.NextLine();
+  ReadLinks(reader, &plan.links);
   ReadLoss(reader, &plan);
   ReadPaddedShapes(reader, &plan);
   bool more = false;
@@ -356,6 +414,7 @@ absl::StatusOr<ExecutionPlan> ParseExecutionPlan(absl::string_view text) {
         absl::StrFormat("there are %d programs; the graph has %d ranks",
                         plan.programs.size(), plan.graph.num_ranks()));
   }
+  PIPELOOM_RETURN_IF_ERROR(CheckLinks(plan.links, plan.graph.num_ranks()));
   for (const RankId r : plan.programs.ids()) {
     for (size_t i = 0; i < plan.programs[r].size(); ++i) {
       const bool known = std::visit(

@@ -519,8 +519,10 @@ absl::Status CheckPlan(const PreparedJob& prepared,
                                 job, packed, plan.replica, prepared.partition));
   const emulator::StageCostModel& costs =
       prepared.costs->ForReplica(plan.replica);
-  PIPELOOM_ASSIGN_OR_RETURN(const StepTrace trace,
-                            emulator::EmulateStep(plan, costs.Network()));
+  if (plan.links != costs.Links()) {
+    return Fail("its shared links are not those of the job's cluster");
+  }
+  PIPELOOM_ASSIGN_OR_RETURN(const StepTrace trace, emulator::EmulateStep(plan));
   const auto* const trainer =
       dynamic_cast<const TrainerStrategy*>(prepared.strategy);
   PIPELOOM_RETURN_IF_ERROR(

@@ -153,12 +153,12 @@ absl::Status Finish(const PreparedJob& job, const PlanInput& input,
   plan.step = input.step;
   plan.replica = input.replica;
   plan.schedule = std::string(job.strategy->name());
+  plan.links = job.costs->Links();
   plan.lower_bound = candidate->made.found.lower_bound;
   plan.model_flops = built.model_flops;
   plan.peak_flops_per_second = job.costs->PeakFlopsPerSecond();
-  PIPELOOM_ASSIGN_OR_RETURN(
-      candidate->predicted,
-      emulator::EmulateInOrder(*built.update, job.costs->Network(), &plan));
+  PIPELOOM_ASSIGN_OR_RETURN(candidate->predicted,
+                            emulator::EmulateInOrder(*built.update, {}, &plan));
   return absl::OkStatus();
 }
 
@@ -222,8 +222,9 @@ absl::StatusOr<IdVector<RankId, Bytes>> PeaksOf(const PreparedJob& job,
     peaks[r] += largest;
   }
   if (!copies) return peaks;
-  PIPELOOM_ASSIGN_OR_RETURN(const StepTrace trace,
-                            emulator::EmulateStep(plan, job.costs->Network()));
+  PIPELOOM_ASSIGN_OR_RETURN(
+      const StepTrace trace,
+      emulator::EmulateStep(plan, {.links = job.costs->Links()}));
   const auto emulated = MemoryPeaks(trace);
   for (const RankId r : peaks.ids()) {
     peaks[r] = std::max(peaks[r], emulated[r].total);

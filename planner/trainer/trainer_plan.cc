@@ -47,13 +47,12 @@ struct Lowered {
 class FormPlanner {
  public:
   FormPlanner(const TrainerLimits& trainer, const Strategy* rival,
-              uint64_t seed, TrainerGraph step,
-              emulator::EmulateOptions network)
+              uint64_t seed, TrainerGraph step, SharedLinks links)
       : trainer_(trainer),
         rival_(rival),
         seed_(seed),
         step_(std::move(step)),
-        network_(std::move(network)),
+        links_(std::move(links)),
         limits_(graph().ranks()) {}
 
   // Finds an order that fits.
@@ -117,6 +116,7 @@ class FormPlanner {
     *evaluations += lowered.found.evaluations;
     PIPELOOM_ASSIGN_OR_RETURN(lowered.plan,
                               LowerPlan(graph(), lowered.found.schedule));
+    lowered.plan.links = links_;
     const IdVector<RankId, Bytes> peaks = PlanPeaks(lowered.plan);
     bool over = false;
     for (const RankId r : graph().rank_ids()) {
@@ -129,7 +129,7 @@ class FormPlanner {
     if (over) return std::nullopt;
     PIPELOOM_ASSIGN_OR_RETURN(
         lowered.predicted,
-        emulator::EmulateInOrder(*step_.update, network_, &lowered.plan));
+        emulator::EmulateInOrder(*step_.update, {}, &lowered.plan));
     return lowered;
   }
 
@@ -137,7 +137,7 @@ class FormPlanner {
   const Strategy* const rival_;
   const uint64_t seed_;
   const TrainerGraph step_;
-  const emulator::EmulateOptions network_;
+  const SharedLinks links_;
   IdVector<RankId, RankSpec> limits_;
   std::optional<Lowered> best_{};
 };
@@ -163,7 +163,7 @@ absl::StatusOr<std::vector<FormPlanner>> MakeForms(
     }
     built.graph = std::move(built.graph).WithRanks(std::move(ranks));
     forms.emplace_back(trainer, rival, seed, std::move(built),
-                       job.costs->Network());
+                       job.costs->Links());
   }
   return forms;
 }

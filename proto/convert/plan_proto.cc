@@ -1,10 +1,13 @@
 #include "proto/convert/plan_proto.h"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <variant>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/overloaded.h"
 #include "base/status_macros.h"
@@ -137,6 +140,57 @@ absl::Status CheckNumbers(const v1::ExecutionPlan& proto) {
   return absl::OkStatus();
 }
 
+// The kinds of sharing, in the order of the proto's values.
+constexpr LinkSharing kSharing[] = {
+    LinkSharing::kPerPair, LinkSharing::kNone,   LinkSharing::kBothWays,
+    LinkSharing::kPerRank, LinkSharing::kPerNic, LinkSharing::kFairNic};
+
+v1::SharedLinks ToProto(const SharedLinks& links) {
+  v1::SharedLinks proto;
+  const auto at =
+      std::find(std::begin(kSharing), std::end(kSharing), links.sharing);
+  proto.set_sharing(
+      static_cast<v1::SharedLinks::Sharing>(at - std::begin(kSharing)));
+  proto.set_blocking_sends(links.blocking_sends);
+  proto.set_host_bandwidth_bytes_per_second(
+      links.host_bandwidth.bytes_per_second);
+  proto.mutable_nic_of_rank()->Add(links.nic_of_rank.begin(),
+                                   links.nic_of_rank.end());
+  proto.mutable_node_of_rank()->Add(links.node_of_rank.begin(),
+                                    links.node_of_rank.end());
+  proto.set_ring_hops(links.ring_hops);
+  proto.set_ring_nodes(links.ring_nodes);
+  proto.mutable_host_link_of_rank()->Add(links.host_link_of_rank.begin(),
+                                         links.host_link_of_rank.end());
+  return proto;
+}
+
+absl::StatusOr<SharedLinks> FromProto(const v1::SharedLinks& proto,
+                                      int32_t num_ranks) {
+  const int64_t kinds = std::ssize(kSharing);
+  if (proto.sharing() < 0 || proto.sharing() >= kinds) {
+    return WrongField("links.sharing", absl::StrFormat("%d", proto.sharing()),
+                      absl::StrFormat("in [0, %d]", kinds - 1));
+  }
+  SharedLinks links{.sharing = kSharing[proto.sharing()],
+                    .blocking_sends = proto.blocking_sends(),
+                    .host_bandwidth = {proto.host_bandwidth_bytes_per_second()},
+                    .ring_hops = proto.ring_hops(),
+                    .ring_nodes = proto.ring_nodes()};
+  links.nic_of_rank.assign(proto.nic_of_rank().begin(),
+                           proto.nic_of_rank().end());
+  links.node_of_rank.assign(proto.node_of_rank().begin(),
+                            proto.node_of_rank().end());
+  links.host_link_of_rank.assign(proto.host_link_of_rank().begin(),
+                                 proto.host_link_of_rank().end());
+  const absl::Status checked = CheckLinks(links, num_ranks);
+  if (!checked.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("links.", std::string(checked.message())));
+  }
+  return links;
+}
+
 }  // namespace
 
 v1::Program ToProto(const std::vector<Instruction>& program) {
@@ -200,6 +254,7 @@ v1::ExecutionPlan ToProto(const ExecutionPlan& plan) {
   for (const PaddedShape& shape : plan.padded_shapes) {
     *proto.add_padded_shapes() = ToProto(shape);
   }
+  if (plan.links != SharedLinks{}) *proto.mutable_links() = ToProto(plan.links);
   const Fingerprint checksum = Checksum(plan);
   proto.mutable_checksum()->set_high(checksum.high);
   proto.mutable_checksum()->set_low(checksum.low);
@@ -279,6 +334,8 @@ absl::StatusOr<ExecutionPlan> FromProto(const v1::ExecutionPlan& proto) {
          .tokens = shape.tokens(),
          .bucket = shape.bucket_tokens()});
   }
+  PIPELOOM_ASSIGN_OR_RETURN(plan.links,
+                            FromProto(proto.links(), plan.graph.num_ranks()));
   const Fingerprint stored{.high = proto.checksum().high(),
                            .low = proto.checksum().low()};
   const Fingerprint actual = Checksum(plan);

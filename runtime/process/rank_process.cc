@@ -127,8 +127,7 @@ absl::StatusOr<StepTrace> RankProcess::TryStep(const SharedPlan& plan) {
                                     .clock = &*rank.clock,
                                     .account = &*rank.account,
                                     .buffers = &*rank.buffers,
-                                    .allocate = options_.allocate,
-                                    .host_bandwidth = options_.host_bandwidth});
+                                    .allocate = options_.allocate});
   rank.interpreter.emplace(InterpreterContext{.plan = plan.get(),
                                               .rank = id_,
                                               .clock = &*rank.clock,

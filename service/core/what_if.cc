@@ -184,10 +184,9 @@ absl::StatusOr<Duration> TimeTogether(
     const std::vector<planner::PlanResult>& plans) {
   const int32_t meet = emulator::ReplicasThatMeet(costs.job());
   if (meet == 1) return kZero;
-  std::vector<emulator::MeetingReplica> replicas;
+  std::vector<const ExecutionPlan*> replicas;
   for (const planner::PlanResult& r : plans) {
-    replicas.push_back({.plan = &r.plan,
-                        .options = costs.ForReplica(r.plan.replica).Network()});
+    replicas.push_back(&r.plan);
   }
   PIPELOOM_ASSIGN_OR_RETURN(const emulator::MeetingStep step,
                             emulator::EmulateMeeting(costs.job(), replicas));
@@ -242,25 +241,25 @@ absl::StatusOr<v1::EmulateResponse> EmulatePlan(
     const ExecutionPlan& plan, const v1::EmulateRequest& request) {
   ExecutionPlan changed = plan;
   PIPELOOM_ASSIGN_OR_RETURN(changed.graph, Scaled(plan.graph, request));
-  emulator::EmulateOptions options;
-  options.blocking_sends = request.blocking_sends();
+  changed.links.blocking_sends |= request.blocking_sends();
   switch (request.sharing()) {
     case v1::LINK_SHARING_UNSPECIFIED:
+      break;
     case v1::LINK_SHARING_PER_PAIR:
-      options.sharing = emulator::LinkSharing::kPerPair;
+      changed.links.sharing = LinkSharing::kPerPair;
       break;
     case v1::LINK_SHARING_NONE:
-      options.sharing = emulator::LinkSharing::kNone;
+      changed.links.sharing = LinkSharing::kNone;
       break;
     case v1::LINK_SHARING_PER_RANK:
-      options.sharing = emulator::LinkSharing::kPerRank;
+      changed.links.sharing = LinkSharing::kPerRank;
       break;
     default:
       return absl::InvalidArgumentError(absl::StrFormat(
           "sharing is %d; it must be in [0, 3]", request.sharing()));
   }
   PIPELOOM_ASSIGN_OR_RETURN(const StepTrace trace,
-                            emulator::EmulateStep(changed, options));
+                            emulator::EmulateStep(changed));
   v1::EmulateResponse response;
   // The plan's lower bound does not hold for changed times.
   const bool as_it_was = changed.graph == plan.graph;

@@ -188,9 +188,7 @@ absl::StatusOr<Found> PlanOrFind(const ServedJob& job, const StepBatch& batch,
   found.cut_short =
       (stop.stop_requested() || shortened) && !result.proven_optimal;
   if (known.similar != nullptr && by_time) {
-    found.from_similar = ImproveFromSimilar(
-        *known.similar, &result,
-        batch.epoch->planner->costs().ForReplica(replica).Network());
+    found.from_similar = ImproveFromSimilar(*known.similar, &result);
   }
   found.result = std::make_shared<const planner::PlanResult>(std::move(result));
   if (known.cut_short != nullptr && by_time &&

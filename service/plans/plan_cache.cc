@@ -205,8 +205,7 @@ Bytes SizeOf(const planner::PlanResult& result) {
 }
 
 bool ImproveFromSimilar(const planner::PlanResult& similar,
-                        planner::PlanResult* plan,
-                        const emulator::EmulateOptions& network) {
+                        planner::PlanResult* plan) {
   const StageGraph& graph = plan->plan.graph;
   // Which activations leave for the host is part of the plan's memory choice.
   if (!SameStructure(similar.plan.graph, graph) || HasCopies(plan->plan)) {
@@ -223,6 +222,7 @@ bool ImproveFromSimilar(const planner::PlanResult& similar,
   lowered->step = plan->plan.step;
   lowered->replica = plan->plan.replica;
   lowered->schedule = plan->plan.schedule;
+  lowered->links = plan->plan.links;
   lowered->lower_bound = plan->plan.lower_bound;
   lowered->model_flops = plan->plan.model_flops;
   lowered->peak_flops_per_second = plan->plan.peak_flops_per_second;
@@ -232,7 +232,7 @@ bool ImproveFromSimilar(const planner::PlanResult& similar,
   // This also refuses plans that do not fit in memory.
   if (!ValidateExecutionPlan(*lowered).ok()) return false;
   absl::StatusOr<StepTrace> predicted =
-      emulator::EmulateInOrder(*plan->update, network, &*lowered);
+      emulator::EmulateInOrder(*plan->update, {}, &*lowered);
   if (!predicted.ok() || predicted->finish >= plan->predicted.finish) {
     return false;
   }

@@ -118,12 +118,10 @@ Bytes SizeOf(const planner::PlanResult& result);
 
 // Tries the orders of `similar`, whose plan must have the same structure, on
 // the tasks of `plan`. If the result is a legal plan that fits in memory and
-// ends earlier, replaces `plan` and returns true. `network` says how the job's
-// transfers share links (StageCostModel::Network of the replica), so that both
-// plans are judged alike. O(tasks + edges log edges).
+// ends earlier, by the links of `plan`, replaces `plan` and returns true.
+// O(tasks + edges log edges).
 bool ImproveFromSimilar(const planner::PlanResult& similar,
-                        planner::PlanResult* plan,
-                        const emulator::EmulateOptions& network = {});
+                        planner::PlanResult* plan);
 
 }  // namespace pipeloom::service
 

@@ -326,10 +326,9 @@ absl::StatusOr<PlannedRun> PlanMeasuredRun(
   PIPELOOM_ASSIGN_OR_RETURN(
       planned.plan, planner::LowerPlan(std::move(built.graph), found.schedule));
   planned.update = std::move(built.update);
-  PIPELOOM_RETURN_IF_ERROR(emulator::EmulateInOrder(*planned.update,
-                                                    planned.costs->Network(),
-                                                    &planned.plan)
-                               .status());
+  planned.plan.links = planned.costs->Links();
+  PIPELOOM_RETURN_IF_ERROR(
+      emulator::EmulateInOrder(*planned.update, {}, &planned.plan).status());
   return planned;
 }
 
@@ -350,8 +349,8 @@ absl::StatusOr<EmulatedRun> EmulateMeasuredRun(
   }
   absl::StatusOr<PlannedRun> planned = PlanMeasuredRun(run, cluster, measured);
   if (!planned.ok()) return AtRun(run, planned.status());
-  emulator::EmulateOptions options = planned->costs->Network();
-  if (run.links_both_ways) options.sharing = emulator::LinkSharing::kBothWays;
+  emulator::EmulateOptions options;
+  if (run.links_both_ways) planned->plan.links.sharing = LinkSharing::kBothWays;
   if (!run.delayed_link.is_none()) {
     const RankId next(run.delayed_link.value() + 1);
     // The delay is a kernel on the sender's queue, ahead of the send.

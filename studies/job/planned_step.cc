@@ -184,10 +184,9 @@ namespace {
 
 absl::StatusOr<emulator::MeetingStep> Meet(
     const emulator::StageCostModel& costs, const PlannedStep& step) {
-  std::vector<emulator::MeetingReplica> replicas;
+  std::vector<const ExecutionPlan*> replicas;
   for (const planner::PlanResult& r : step.replicas) {
-    replicas.push_back({.plan = &r.plan,
-                        .options = costs.ForReplica(r.plan.replica).Network()});
+    replicas.push_back(&r.plan);
   }
   return emulator::EmulateMeeting(costs.job(), replicas);
 }

@@ -74,6 +74,7 @@ absl::StatusOr<planner::PlanResult> WithSlowRank(
                                       StartBudget(settings, context.stop)));
   PIPELOOM_ASSIGN_OR_RETURN(ExecutionPlan anew,
                             planner::LowerPlan(slower, found.schedule));
+  anew.links = result.plan.links;
   PIPELOOM_ASSIGN_OR_RETURN(
       StepTrace other, emulator::EmulateInOrder(*result.update, {}, &anew));
   // The search does not see buffers of received tensors, so its order is used
@@ -107,6 +108,7 @@ absl::StatusOr<planner::PlanResult> Recomputed(
                                 StartBudget(settings, context.stop)));
   PIPELOOM_ASSIGN_OR_RETURN(ExecutionPlan plan,
                             planner::LowerPlan(built.graph, found.schedule));
+  plan.links = result.plan.links;
   PIPELOOM_ASSIGN_OR_RETURN(StepTrace trace,
                             emulator::EmulateInOrder(*built.update, {}, &plan));
   return With(std::move(plan), std::move(trace), result);

@@ -201,14 +201,14 @@ TEST(ClusterView, SlowLinksAndSharedCardsStretchTransfersBetweenNodes) {
   // A rank of one GPU has a card for itself until another of its node sends.
   job.parallel = {.tp = 1, .pp = 16, .dp = 1};
   EXPECT_EQ(transfer(0, 7, 8).occupancy, plain.occupancy);
-  EXPECT_EQ(NetworkOptions(job).sharing, LinkSharing::kPerPair);
+  EXPECT_EQ(SharedLinksOf(job).sharing, LinkSharing::kPerPair);
   job.cluster.nic_sharing = NicSharing::kFair;
-  const EmulateOptions options = NetworkOptions(job);
-  EXPECT_EQ(options.sharing, LinkSharing::kFairNic);
-  EXPECT_THAT(options.nic_of_rank, ElementsAre(0, 0, 0, 0, 1, 1, 1, 1,  //
-                                               2, 2, 2, 2, 3, 3, 3, 3));
-  EXPECT_THAT(options.node_of_rank, ElementsAre(0, 0, 0, 0, 0, 0, 0, 0,  //
-                                                1, 1, 1, 1, 1, 1, 1, 1));
+  const SharedLinks links = SharedLinksOf(job);
+  EXPECT_EQ(links.sharing, LinkSharing::kFairNic);
+  EXPECT_THAT(links.nic_of_rank, ElementsAre(0, 0, 0, 0, 1, 1, 1, 1,  //
+                                             2, 2, 2, 2, 3, 3, 3, 3));
+  EXPECT_THAT(links.node_of_rank, ElementsAre(0, 0, 0, 0, 0, 0, 0, 0,  //
+                                              1, 1, 1, 1, 1, 1, 1, 1));
 }
 
 TEST(ClusterView, DomainsJoinWhatTheirKindSays) {
@@ -261,9 +261,10 @@ TEST(ClusterView, RingNeighboursDoNotUseTheirCards) {
   const StageGraph graph = GraphOf(StageCostModel(job));
   const ExecutionPlan plan = LowerNaively(graph, OneFOneBOrders(graph));
   ASSERT_OK_AND_ASSIGN(const StepTrace on_ring,
-                       EmulateStep(plan, NetworkOptions(job)));
-  ASSERT_OK_AND_ASSIGN(const StepTrace alone,
-                       EmulateStep(plan, {.sharing = LinkSharing::kNone}));
+                       EmulateStep(plan, {.links = SharedLinksOf(job)}));
+  ASSERT_OK_AND_ASSIGN(
+      const StepTrace alone,
+      EmulateStep(plan, {.links = SharedLinks{.sharing = LinkSharing::kNone}}));
   EXPECT_EQ(on_ring.finish, alone.finish);
 }
 

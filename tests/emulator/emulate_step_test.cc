@@ -82,7 +82,8 @@ TEST(EmulateStep, GPipeAndOneFOneBTakeTheClosedForm) {
       for (const RankOrders& orders :
            {GPipeOrders(graph), OneFOneBOrders(graph)}) {
         for (const LinkSharing sharing : kAllSharing) {
-          EXPECT_EQ(StepTime(LowerNaively(graph, orders), {.sharing = sharing}),
+          EXPECT_EQ(StepTime(LowerNaively(graph, orders),
+                             {.links = SharedLinks{.sharing = sharing}}),
                     (m + p - 1) * (f + b))
               << "p " << p << " m " << m;
         }
@@ -98,9 +99,10 @@ TEST(EmulateStep, WithoutSharedLinksStartsAreThoseOfTimeSchedule) {
     Random random(seed);
     const RankOrders orders = RandomOrders(graph, random);
     ASSERT_OK_AND_ASSIGN(const Schedule schedule, TimeSchedule(graph, orders));
-    ASSERT_OK_AND_ASSIGN(const StepTrace trace,
-                         EmulateStep(LowerNaively(graph, orders),
-                                     {.sharing = LinkSharing::kNone}));
+    ASSERT_OK_AND_ASSIGN(
+        const StepTrace trace,
+        EmulateStep(LowerNaively(graph, orders),
+                    {.links = SharedLinks{.sharing = LinkSharing::kNone}}));
     EXPECT_EQ(trace.finish, schedule.finish) << "seed " << seed;
     IdVector<TaskId, SimTime> start(graph.num_tasks());
     for (const Span& span : trace.spans) {
@@ -134,14 +136,17 @@ TEST(EmulateStep, TracesAreSortedAndRepeat) {
     Random random(seed);
     const ExecutionPlan plan = LowerNaively(graph, RandomOrders(graph, random));
     for (const LinkSharing sharing : kAllSharing) {
-      ASSERT_OK_AND_ASSIGN(const StepTrace trace,
-                           EmulateStep(plan, {.sharing = sharing}));
-      ASSERT_OK_AND_ASSIGN(const StepTrace again,
-                           EmulateStep(plan, {.sharing = sharing}));
+      ASSERT_OK_AND_ASSIGN(
+          const StepTrace trace,
+          EmulateStep(plan, {.links = SharedLinks{.sharing = sharing}}));
+      ASSERT_OK_AND_ASSIGN(
+          const StepTrace again,
+          EmulateStep(plan, {.links = SharedLinks{.sharing = sharing}}));
       EXPECT_EQ(trace, again);
       ASSERT_OK_AND_ASSIGN(
           const StepTrace brief,
-          EmulateStep(plan, {.sharing = sharing, .full_trace = false}));
+          EmulateStep(plan, {.links = SharedLinks{.sharing = sharing},
+                             .full_trace = false}));
       EXPECT_EQ(brief.finish, trace.finish);
       EXPECT_EQ(TaskOrders(brief), TaskOrders(trace));
       EXPECT_TRUE(brief.memory.empty());
@@ -173,8 +178,10 @@ TEST(EmulateStep, AFasterLinkNeverLengthensAFixedPlan) {
     const RankOrders orders = ById(graph);
     for (const LinkSharing sharing :
          {LinkSharing::kNone, LinkSharing::kPerPair}) {
-      EXPECT_LE(StepTime(LowerNaively(improved, orders), {.sharing = sharing}),
-                StepTime(LowerNaively(graph, orders), {.sharing = sharing}))
+      EXPECT_LE(StepTime(LowerNaively(improved, orders),
+                         {.links = SharedLinks{.sharing = sharing}}),
+                StepTime(LowerNaively(graph, orders),
+                         {.links = SharedLinks{.sharing = sharing}}))
           << "seed " << seed;
     }
   }
@@ -186,18 +193,27 @@ TEST(EmulateStep, MoreSharingNeverShortensAChainOfPairs) {
   // Four tensors over one pair queue, unless nothing is shared.
   ExecutionPlan pair = LowerNaively(FanIn(4, delay, busy, false),
                                     ById(FanIn(4, delay, busy, false)));
-  EXPECT_EQ(StepTime(pair, {.sharing = LinkSharing::kNone}), delay);
-  EXPECT_EQ(StepTime(pair, {.sharing = LinkSharing::kPerPair}),
-            3 * busy + delay);
-  EXPECT_EQ(StepTime(pair, {.sharing = LinkSharing::kPerRank}),
-            3 * busy + delay);
+  EXPECT_EQ(
+      StepTime(pair, {.links = SharedLinks{.sharing = LinkSharing::kNone}}),
+      delay);
+  EXPECT_EQ(
+      StepTime(pair, {.links = SharedLinks{.sharing = LinkSharing::kPerPair}}),
+      3 * busy + delay);
+  EXPECT_EQ(
+      StepTime(pair, {.links = SharedLinks{.sharing = LinkSharing::kPerRank}}),
+      3 * busy + delay);
   // Four senders, one receiver: only its own port makes them queue.
   ExecutionPlan fan = LowerNaively(FanIn(4, delay, busy, true),
                                    ById(FanIn(4, delay, busy, true)));
-  EXPECT_EQ(StepTime(fan, {.sharing = LinkSharing::kNone}), delay);
-  EXPECT_EQ(StepTime(fan, {.sharing = LinkSharing::kPerPair}), delay);
-  EXPECT_EQ(StepTime(fan, {.sharing = LinkSharing::kPerRank}),
-            3 * busy + delay);
+  EXPECT_EQ(
+      StepTime(fan, {.links = SharedLinks{.sharing = LinkSharing::kNone}}),
+      delay);
+  EXPECT_EQ(
+      StepTime(fan, {.links = SharedLinks{.sharing = LinkSharing::kPerPair}}),
+      delay);
+  EXPECT_EQ(
+      StepTime(fan, {.links = SharedLinks{.sharing = LinkSharing::kPerRank}}),
+      3 * busy + delay);
 }
 
 TEST(EmulateStep, ADelayedLinkIsOccupiedForTheDelayToo) {
@@ -250,7 +266,7 @@ TEST(EmulateStep, ADelayAheadOfTheSendDoesNotWaitForTheReceiver) {
   std::rotate(recv, recv + 1, wait);
   for (const LinkSharing sharing :
        {LinkSharing::kNone, LinkSharing::kPerPair, LinkSharing::kBothWays}) {
-    EmulateOptions options{.sharing = sharing};
+    EmulateOptions options{.links = SharedLinks{.sharing = sharing}};
     options.slow_links = {
         {.from = RankId(0), .to = RankId(1), .added = Microseconds(30)}};
     EXPECT_EQ(StepTime(plan, options), Microseconds(50 + 30 + 3));
@@ -280,8 +296,9 @@ TEST(EmulateStep, ABlockingSendHoldsItsRankForTheOccupancy) {
   const StageGraph graph = FanIn(2, delay, busy, false);
   const ExecutionPlan plan = LowerNaively(graph, ById(graph));
   const auto second_start = [&](bool blocking) {
-    const auto trace = EmulateStep(
-        plan, {.sharing = LinkSharing::kNone, .blocking_sends = blocking});
+    const auto trace =
+        EmulateStep(plan, {.links = SharedLinks{.sharing = LinkSharing::kNone,
+                                                .blocking_sends = blocking}});
     EXPECT_THAT(trace, IsOk());
     for (const Span& span : trace->spans) {
       if (span.task == TaskId(1)) return span.start;
@@ -478,7 +495,7 @@ TEST(EmulateStep, BlockingSendsThatCrossDeadlock) {
   };
   plan.programs = {program(0, 0, 1), program(1, 1, 0)};
   EXPECT_EQ(StepTime(plan), Microseconds(2));
-  EXPECT_THAT(EmulateStep(plan, {.blocking_sends = true}),
+  EXPECT_THAT(EmulateStep(plan, {.links = SharedLinks{.blocking_sends = true}}),
               FailsWith(absl::StatusCode::kFailedPrecondition,
                         AllOf(HasSubstr("rank 0 waits at instruction 1"),
                               HasSubstr("rank 1 waits at instruction 1"),
@@ -532,8 +549,9 @@ TEST(EmulateStep, OffloadedActivationsLeaveAndReturnOnTheCopyStream) {
                     Fetch{TaskId(0), Bytes(1000)}, Compute{TaskId(1)}}};
   // Copies are free without a rate, and 1000 bytes take 1 us at 1 GB/s.
   EXPECT_EQ(StepTime(plan), Microseconds(20));
-  ASSERT_OK_AND_ASSIGN(const StepTrace trace,
-                       EmulateStep(plan, {.host_bandwidth = {1e9}}));
+  ASSERT_OK_AND_ASSIGN(
+      const StepTrace trace,
+      EmulateStep(plan, {.links = SharedLinks{.host_bandwidth = {1e9}}}));
   EXPECT_EQ(trace.step_time(), Microseconds(22));
   EXPECT_EQ(MemoryPeaks(trace)[RankId(0)].total, Bytes(1000));
 }

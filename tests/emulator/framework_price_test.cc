@@ -346,9 +346,9 @@ TEST(FrameworkPrice, FromBlackwellOnLowPrecisionGainsWithTheInnerDimension) {
 
 TEST(FrameworkPrice, TransfersBlockOnlyWhereNothingOverlaps) {
   JobSpec job = JobOf({{Llama3Block()}}, {.pp = 2});
-  EXPECT_FALSE(StageCostModel(job).Network().blocking_sends);
+  EXPECT_FALSE(StageCostModel(job).Links().blocking_sends);
   job.setup.overlap = CommunicationOverlap::kNone;
-  EXPECT_TRUE(StageCostModel(job).Network().blocking_sends);
+  EXPECT_TRUE(StageCostModel(job).Links().blocking_sends);
 }
 
 TEST(FrameworkPrice,
@@ -437,7 +437,7 @@ TEST(FrameworkPrice, AHostThatWaitsForTransfersDelaysThemAndTheBatch) {
     JobSpec at_once = free;
     at_once.setup.framework = other;
     EXPECT_EQ(transfer(ahead).time, transfer(at_once).time);
-    EXPECT_TRUE(StageCostModel(ahead).Network().blocking_sends);
+    EXPECT_TRUE(StageCostModel(ahead).Links().blocking_sends);
   }
   EXPECT_EQ(first(model(Overlap::kNone, 1, 30)).forward,
             first(model(Overlap::kNone, 1, 0)).forward);

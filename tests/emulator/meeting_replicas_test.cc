@@ -131,9 +131,7 @@ TEST(EmulateMeeting, NoPassIsOverBeforeThatOfTheSlowestReplica) {
   const Duration together = Alone(LowerNaively(slow, OneFOneBOrders(slow)));
   const auto step_time = [&](const ParallelLayout& parallel,
                              std::vector<const ExecutionPlan*> plans) {
-    std::vector<MeetingReplica> replicas;
-    for (const ExecutionPlan* plan : plans) replicas.push_back({plan, {}});
-    const auto step = EmulateMeeting(ExpertJob(parallel), replicas);
+    const auto step = EmulateMeeting(ExpertJob(parallel), plans);
     EXPECT_TRUE(step.ok()) << step.status();
     EXPECT_FALSE(step->different.has_value());
     return step->step_time;
@@ -155,7 +153,7 @@ TEST(EmulateMeeting, FindsTheRankWherePlansCannotRunTogether) {
   const StageGraph graph = UnevenGraph(0);
   const ExecutionPlan one = LowerNaively(graph, OneFOneBOrders(graph));
   const ExecutionPlan other = LowerNaively(graph, GPipeOrders(graph));
-  const MeetingReplica replicas[] = {{&one, {}}, {&other, {}}};
+  const ExecutionPlan* const replicas[] = {&one, &other};
   ASSERT_OK_AND_ASSIGN(
       const MeetingStep step,
       EmulateMeeting(ExpertJob({.ep = 2, .pp = 3, .dp = 2}), replicas));

@@ -127,8 +127,8 @@ Duration Emulated(const Iteration& iteration, Duration handover) {
   EXPECT_THAT(schedule, IsOk());
   const auto plan = planner::LowerPlan(graph, *schedule);
   EXPECT_THAT(plan, IsOk());
-  EmulateOptions options;
-  options.blocking_sends = true;
+  EmulateOptions options{.links = SharedLinks{}};
+  options.links->blocking_sends = true;
   options.full_trace = false;
   const auto trace = EmulateStep(*plan, options);
   EXPECT_THAT(trace, IsOk());

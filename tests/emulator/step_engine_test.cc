@@ -31,11 +31,11 @@ using testing::RandomOrders;
 std::vector<std::string> PortsOf(const EmulateOptions& options, int32_t from,
                                  int32_t to) {
   const auto nic = [&](int32_t r) {
-    return options.nic_of_rank.empty()
+    return options.links->nic_of_rank.empty()
                ? r
-               : options.nic_of_rank[static_cast<size_t>(r)];
+               : options.links->nic_of_rank[static_cast<size_t>(r)];
   };
-  switch (options.sharing) {
+  switch (options.links->sharing) {
     case LinkSharing::kPerPair:
       return {absl::StrCat(from, " to ", to)};
     case LinkSharing::kBothWays:
@@ -44,9 +44,9 @@ std::vector<std::string> PortsOf(const EmulateOptions& options, int32_t from,
       return {absl::StrCat("out of ", from), absl::StrCat("into ", to)};
     case LinkSharing::kPerNic:
       if (nic(from) == nic(to)) return {};
-      if (!options.node_of_rank.empty() &&
-          options.node_of_rank[static_cast<size_t>(from)] ==
-              options.node_of_rank[static_cast<size_t>(to)]) {
+      if (!options.links->node_of_rank.empty() &&
+          options.links->node_of_rank[static_cast<size_t>(from)] ==
+              options.links->node_of_rank[static_cast<size_t>(to)]) {
         return {};
       }
       return {absl::StrCat("out of ", nic(from)),
@@ -86,13 +86,13 @@ std::vector<EmulateOptions> SomeOptions(int32_t num_ranks) {
        {LinkSharing::kNone, LinkSharing::kPerPair, LinkSharing::kBothWays,
         LinkSharing::kPerRank, LinkSharing::kPerNic}) {
     for (const bool blocking : {false, true}) {
-      EmulateOptions options;
-      options.sharing = sharing;
-      options.blocking_sends = blocking;
+      EmulateOptions options{.links = SharedLinks{}};
+      options.links->sharing = sharing;
+      options.links->blocking_sends = blocking;
       if (sharing == LinkSharing::kPerNic) {
         for (int32_t r = 0; r < num_ranks; ++r) {
-          options.nic_of_rank.push_back(r / 2);
-          options.node_of_rank.push_back(r / 4);
+          options.links->nic_of_rank.push_back(r / 2);
+          options.links->node_of_rank.push_back(r / 4);
         }
       }
       all.push_back(options);
@@ -108,12 +108,12 @@ TEST(StepEngine, EveryStartIsThatOfAnEmulatorThatScansForWhatIsNext) {
     const ExecutionPlan plan = RandomlyLowered(graph, seed);
     for (const EmulateOptions& options : SomeOptions(graph.num_ranks())) {
       const OracleStep expected = EmulateByScanning(
-          plan, options.blocking_sends,
+          plan, options.links->blocking_sends,
           [&](int32_t from, int32_t to) { return PortsOf(options, from, to); });
       const auto trace = EmulateStep(plan, options);
       const std::string where = absl::StrCat(
-          "seed ", seed, " sharing ", static_cast<int>(options.sharing),
-          " blocking ", options.blocking_sends);
+          "seed ", seed, " sharing ", static_cast<int>(options.links->sharing),
+          " blocking ", options.links->blocking_sends);
       ASSERT_EQ(trace.ok(), !expected.deadlock) << where << trace.status();
       if (!trace.ok()) continue;
       ++compared;
@@ -298,22 +298,22 @@ Duration FanTime(int32_t n, const EmulateOptions& options) {
 
 TEST(StepEngine, SharedCardsTakeTheClosedFormServedInTurnOrAtOnce) {
   for (const int32_t n : {1, 2, 3, 5, 16, 17}) {
-    EmulateOptions options;
+    EmulateOptions options{.links = SharedLinks{}};
     // One card for all senders: its work is n transfers, however it serves.
-    options.nic_of_rank.assign(static_cast<size_t>(n) + 1, 0);
-    options.nic_of_rank.back() = 1;
+    options.links->nic_of_rank.assign(static_cast<size_t>(n) + 1, 0);
+    options.links->nic_of_rank.back() = 1;
     const Duration whole = n * Microseconds(12) + Microseconds(5);
-    options.sharing = LinkSharing::kPerNic;
+    options.links->sharing = LinkSharing::kPerNic;
     EXPECT_EQ(FanTime(n, options), whole) << n;
-    options.sharing = LinkSharing::kFairNic;
+    options.links->sharing = LinkSharing::kFairNic;
     EXPECT_GE(FanTime(n, options), whole) << n;
     EXPECT_LE(FanTime(n, options), whole + Nanoseconds(n)) << n;
     // A card each, as rail-optimised: the receiver's is still one.
-    options.nic_of_rank.clear();
+    options.links->nic_of_rank.clear();
     EXPECT_GE(FanTime(n, options), whole) << n;
     EXPECT_LE(FanTime(n, options), whole + Nanoseconds(n)) << n;
     // All in one node: no card is used.
-    options.node_of_rank.assign(static_cast<size_t>(n) + 1, 0);
+    options.links->node_of_rank.assign(static_cast<size_t>(n) + 1, 0);
     EXPECT_EQ(FanTime(n, options), Microseconds(17)) << n;
   }
 }
@@ -340,8 +340,8 @@ TEST(StepEngine, TransfersThatShareACardSlowEachOtherFromWhenTheyMeet) {
   ASSERT_OK_AND_ASSIGN(const StageGraph graph,
                        StageGraph::Create("two", IdVector<RankId, RankSpec>(3),
                                           {"m"}, tasks, edges));
-  EmulateOptions options;
-  options.sharing = LinkSharing::kFairNic;
+  EmulateOptions options{.links = SharedLinks{}};
+  options.links->sharing = LinkSharing::kFairNic;
   ASSERT_OK_AND_ASSIGN(
       const StepTrace trace,
       EmulateStep(
@@ -394,7 +394,7 @@ TEST(StepEngine, SlowRanksAndLinksScaleWhatIsTheirs) {
               FailsWith(absl::StatusCode::kInvalidArgument,
                         HasSubstr("slow_ranks: factor is 0")));
   options = {};
-  options.nic_of_rank = {0, 1};
+  options.links->nic_of_rank = {0, 1};
   EXPECT_THAT(EmulateStep(plan, options),
               FailsWith(absl::StatusCode::kInvalidArgument,
                         HasSubstr("nic_of_rank has 2 entries")));
@@ -417,10 +417,12 @@ TEST(StepEngine, AMessageSentOrReceivedTwiceIsAlwaysRefused) {
           }
           ExecutionPlan plan = good;
           plan.programs[rank].push_back(i);
-          EXPECT_THAT(EmulateStep(plan, {.sharing = sharing,
-                                         .blocking_sends = blocking}),
-                      FailsWith(absl::StatusCode::kFailedPrecondition,
-                                HasSubstr("comes twice")));
+          EXPECT_THAT(
+              EmulateStep(plan,
+                          {.links = SharedLinks{.sharing = sharing,
+                                                .blocking_sends = blocking}}),
+              FailsWith(absl::StatusCode::kFailedPrecondition,
+                        HasSubstr("comes twice")));
         }
       }
     }
@@ -468,8 +470,8 @@ ExecutionPlan Offloading(int32_t ranks, int32_t n, Duration busy,
 
 TEST(StepEngine, CopiesAreSpansOfTheirStreamAndQueueOnAHostLink) {
   const ExecutionPlan plan = Offloading(2, 3, Microseconds(10), Bytes(20'000));
-  EmulateOptions options;
-  options.host_bandwidth = {1e9};  // 20 us a copy.
+  EmulateOptions options{.links = SharedLinks{}};
+  options.links->host_bandwidth = {1e9};  // 20 us a copy.
   ASSERT_OK_AND_ASSIGN(const StepTrace trace, EmulateStep(plan, options));
   std::vector<Span> copies;
   for (const Span& span : trace.spans) {
@@ -494,7 +496,7 @@ TEST(StepEngine, CopiesAreSpansOfTheirStreamAndQueueOnAHostLink) {
   // Three forwards are over at 30 us, when one copy has left.
   EXPECT_EQ(MemoryPeaks(trace)[RankId(0)].total, Bytes(60'000));
   // Two ranks on one link take turns: twelve copies.
-  options.host_link_of_rank = {0, 0};
+  options.links->host_link_of_rank = {0, 0};
   ASSERT_OK_AND_ASSIGN(const StepTrace shared, EmulateStep(plan, options));
   EXPECT_EQ(shared.step_time(), Microseconds(10 + 240 + 10));
 }

@@ -87,6 +87,35 @@ TEST(CheckPredictedTimesTest, TheTimeIsThatOfThePrograms) {
   EXPECT_THAT(Check({{"delay 100", "delay 101"}}), Refuses("take 6702"));
 }
 
+TEST(CheckPredictedTimesTest, PlansThatSayTheirLinksAreCheckedExactly) {
+  const std::string links =
+      "links per-pair blocking_sends 1 host_bandwidth 0 "
+      "ring_hops 0 ring_nodes 0\ngraph \"g\"";
+  // Each send holds its rank for 80 ns before it computes or ends.
+  const auto with_time = [&](const char* time) {
+    return Check({{"graph \"g\"", links},
+                  {"time_ns 6700", absl::StrCat("time_ns ", time)}});
+  };
+  EXPECT_THAT(with_time("6700"), IsOk());
+  for (const char* wrong : {"6699", "6701", "6860"}) {
+    EXPECT_THAT(with_time(wrong),
+                Refuses("by the plan's own times and links its programs take "
+                        "6700"));
+  }
+  EXPECT_THAT(Check({{"graph \"g\"",
+                      "links per-nic blocking_sends 0 host_bandwidth 0 "
+                      "ring_hops 0 ring_nodes 0\nnic_of_rank 0 0\ngraph "
+                      "\"g\""},
+                     {"time_ns 6700", "time_ns 6800"}}),
+              IsOk());
+  EXPECT_THAT(Check({{"graph \"g\"",
+                      "links per-pair blocking_sends 0 host_bandwidth 0 "
+                      "ring_hops 0 ring_nodes 0\nnic_of_rank 0\ngraph "
+                      "\"g\""}}),
+              FailsWith(absl::StatusCode::kInvalidArgument,
+                        HasSubstr("nic_of_rank has 1 entries")));
+}
+
 // A copy takes no time or, at most, as long as its forward, and the backward
 // waits for both.
 TEST(CheckPredictedTimesTest, CopiesTakeBetweenNothingAndTheirForward) {

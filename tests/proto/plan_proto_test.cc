@@ -156,6 +156,34 @@ TEST(PlanProtoTest, MistakesAreNamedWithFieldAndValue) {
          p.set_peak_flops_per_second(std::numeric_limits<double>::infinity());
        },
        "peak_flops_per_second is inf; it must be finite and >= 0"},
+      {"sharing",
+       [](v1::ExecutionPlan& p) {
+         p.mutable_links()->set_sharing(
+             static_cast<v1::SharedLinks::Sharing>(6));
+       },
+       "links.sharing is 6; it must be in [0, 5]"},
+      {"host bandwidth",
+       [](v1::ExecutionPlan& p) {
+         p.mutable_links()->set_host_bandwidth_bytes_per_second(-1);
+       },
+       "links.host_bandwidth is -1 bytes per second; it must be finite and >= "
+       "0"},
+      {"a card too many",
+       [](v1::ExecutionPlan& p) {
+         p.mutable_links()->clear_nic_of_rank();
+         for (int i = 0; i <= p.graph().ranks_size(); ++i) {
+           p.mutable_links()->add_nic_of_rank(0);
+         }
+       },
+       "links.nic_of_rank has "},
+      {"no node",
+       [](v1::ExecutionPlan& p) {
+         p.mutable_links()->clear_node_of_rank();
+         for (int i = 0; i < p.graph().ranks_size(); ++i) {
+           p.mutable_links()->add_node_of_rank(-1);
+         }
+       },
+       "links.node_of_rank[0] is -1; it must be in [0, 2^24)"},
       {"checksum", [](v1::ExecutionPlan& p) { p.set_step(p.step() + 1); },
        "checksum is"},
   };

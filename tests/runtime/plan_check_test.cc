@@ -407,18 +407,15 @@ TEST(HostCopyTest, ComesBackOneTaskEarlyWhereThereIsRoom) {
 }
 
 TEST(HostCopyTest, TheRunWaitsForItsCopies) {
-  const ExecutionPlan plan = CopyPlan(Bytes(0), 8);
+  ExecutionPlan plan = CopyPlan(Bytes(0), 8);
   ASSERT_OK_AND_ASSIGN(const StepTrace quick, RunPlan(plan));
   EXPECT_GE(quick.step_time(), Microseconds(600));
   // 8 bytes take 2 ms, of which 100 us are hidden behind task 4.
-  RunOptions slow;
-  slow.host_bandwidth = {.bytes_per_second = 4000};
-  ASSERT_OK_AND_ASSIGN(const StepTrace trace, RunPlan(plan, slow));
+  plan.links.host_bandwidth = {.bytes_per_second = 4000};
+  ASSERT_OK_AND_ASSIGN(const StepTrace trace, RunPlan(plan));
   EXPECT_GE(trace.step_time(), Microseconds(100 + 2000 + 2000 + 100));
   // Out and in are spans of the copy stream, as the emulator's are.
-  ASSERT_OK_AND_ASSIGN(
-      const StepTrace predicted,
-      emulator::EmulateStep(plan, {.host_bandwidth = slow.host_bandwidth}));
+  ASSERT_OK_AND_ASSIGN(const StepTrace predicted, emulator::EmulateStep(plan));
   const auto copies = [](const StepTrace& of) {
     std::vector<Span> spans;
     for (const Span& span : of.spans) {

@@ -102,7 +102,7 @@ TEST(Against, ARowTakesWhatThePlanOfItsJobTakesToTheNanosecond) {
                                            input));
     EXPECT_EQ(emulated.step_time, result.predicted.step_time());
     ASSERT_OK_AND_ASSIGN(const StepTrace trace,
-                         emulator::EmulateStep(result.plan, costs.Network()));
+                         emulator::EmulateStep(result.plan));
     EXPECT_EQ(emulated.step_time, trace.step_time());
     Bytes peak;
     for (const Bytes bytes : planner::PlanPeaks(result.plan)) {

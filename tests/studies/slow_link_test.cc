@@ -74,7 +74,7 @@ TEST(SlowLink, APlanOfAFixedScheduleTakesWhatEmulatingItOnTheLinkTakes) {
                        PlanOf(run, run.job, "1f1b", 1));
   for (const double factor : {1.0, 20.0, 1000.0}) {
     JobSpec job = run.job;
-    emulator::EmulateOptions options = run.costs->Network();
+    emulator::EmulateOptions options;
     for (const auto& [from, to] : {std::pair(6, 7), std::pair(7, 6)}) {
       job.slow_rank_links.push_back(
           {.from = RankId(from), .to = RankId(to), .factor = factor});
@@ -104,9 +104,8 @@ TEST(SlowLink, TheSearchHidesALinkThatFixedSchedulesWaitFor) {
     ASSERT_OK_AND_ASSIGN(const planner::PlanResult other,
                          PlanOf(run, job, strategy, 600));
     EXPECT_THAT(ValidateExecutionPlan(other.plan), IsOk());
-    ASSERT_OK_AND_ASSIGN(
-        const StepTrace trace,
-        emulator::EmulateStep(other.plan, run.costs->Network()));
+    ASSERT_OK_AND_ASSIGN(const StepTrace trace,
+                         emulator::EmulateStep(other.plan));
     EXPECT_EQ(other.predicted.step_time(), trace.step_time());
     EXPECT_LE(other.lower_bound, other.predicted.step_time());
     for (const Bytes peak : other.peak_bytes()) {

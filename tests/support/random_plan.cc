@@ -37,6 +37,20 @@ ExecutionPlan RandomPlan(uint64_t seed) {
          .tokens = loss.Below(10'000),
          .bucket = loss.Below(20'000)});
   }
+  if (seed % 3 == 0) {
+    plan.links.sharing = static_cast<LinkSharing>(loss.Below(6));
+    plan.links.blocking_sends = loss.Below(2) == 0;
+    plan.links.host_bandwidth = {static_cast<double>(loss.Below(1 << 20))};
+    plan.links.ring_hops = static_cast<int32_t>(loss.Below(3));
+    plan.links.ring_nodes = static_cast<int32_t>(loss.Below(9));
+    for (auto* by_rank : {&plan.links.nic_of_rank, &plan.links.node_of_rank,
+                          &plan.links.host_link_of_rank}) {
+      if (loss.Below(2) == 0) continue;
+      for (int32_t r = 0; r < plan.graph.num_ranks(); ++r) {
+        by_rank->push_back(static_cast<int32_t>(loss.Below(8)));
+      }
+    }
+  }
   for (const RankId r : plan.graph.rank_ids()) {
     std::vector<Instruction> program;
     for (const TaskId t : plan.graph.tasks_of(r)) {

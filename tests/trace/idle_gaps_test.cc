@@ -20,7 +20,7 @@ TEST(IdleGapsTest, AHandoverIsTheMedianGapAndALinkWhatReceiversWaitedFor) {
     inputs.push_back({i, kTasks + i});
   }
   const IdleGaps gaps = MeasureIdleGaps(2, tasks, inputs);
-  EXPECT_EQ(gaps.handover[RankId(0)], Duration(8));  // Of 10 to 6.
+  EXPECT_EQ(gaps.handover[RankId(0)], Duration(8));  // The median of 10 to 6.
   EXPECT_EQ(gaps.handover[RankId(1)], kZero);
   EXPECT_EQ(gaps.links.at({RankId(0), RankId(1)}), Duration(32));
 }

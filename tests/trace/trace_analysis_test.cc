@@ -82,11 +82,11 @@ TEST(TraceAnalysisTest, BubblesOfEveryRankAddUpToItsIdleTimeExactly) {
                          TimeSchedule(graph, RandomOrders(graph, random)));
     ASSERT_OK_AND_ASSIGN(const ExecutionPlan plan,
                          planner::LowerPlan(graph, schedule));
-    emulator::EmulateOptions options;
-    options.blocking_sends = seed % 5 == 0;
+    emulator::EmulateOptions options{.links = SharedLinks{}};
+    options.links->blocking_sends = seed % 5 == 0;
     options.full_trace = seed % 7 != 0;
-    options.sharing = seed % 4 == 0 ? emulator::LinkSharing::kPerRank
-                                    : emulator::LinkSharing::kPerPair;
+    options.links->sharing =
+        seed % 4 == 0 ? LinkSharing::kPerRank : LinkSharing::kPerPair;
     ASSERT_OK_AND_ASSIGN(const StepTrace trace,
                          emulator::EmulateStep(plan, options));
     const TraceAnalysis analysis = Analyze(plan, trace);
@@ -122,8 +122,7 @@ TEST(TraceAnalysisTest, TheCriticalPathCoversTheStepAndEachPartFollowsTheLast) {
                          TimeSchedule(graph, RandomOrders(graph, random)));
     ASSERT_OK_AND_ASSIGN(const ExecutionPlan plan,
                          planner::LowerPlan(graph, schedule));
-    const emulator::EmulateOptions options{.sharing =
-                                               emulator::LinkSharing::kPerPair};
+    const emulator::EmulateOptions options;
     ASSERT_OK_AND_ASSIGN(const StepTrace trace,
                          emulator::EmulateStep(plan, options));
     const TraceAnalysis analysis = Analyze(plan, trace);
@@ -155,7 +154,7 @@ TEST(TraceAnalysisTest, EveryTaskStartsWhenWhatItWaitedForWasOver) {
     ASSERT_OK_AND_ASSIGN(const ExecutionPlan plan,
                          planner::LowerPlan(graph, schedule));
     const TraceAnalysis analysis =
-        Emulated(plan, {.sharing = emulator::LinkSharing::kNone});
+        Emulated(plan, {.links = SharedLinks{.sharing = LinkSharing::kNone}});
     for (const TaskId t : graph.task_ids()) {
       const StartCause& cause = analysis.causes[t];
       switch (cause.reason) {

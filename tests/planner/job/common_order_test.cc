@@ -47,8 +47,8 @@ struct Case {
     return input;
   }
   emulator::MeetingStep Meet(const std::vector<PlanResult>& results) const {
-    std::vector<emulator::MeetingReplica> replicas;
-    for (const PlanResult& r : results) replicas.push_back({.plan = &r.plan});
+    std::vector<const ExecutionPlan*> replicas;
+    for (const PlanResult& r : results) replicas.push_back(&r.plan);
     const auto step = emulator::EmulateMeeting(job, replicas);
     EXPECT_THAT(step, IsOk());
     return *step;

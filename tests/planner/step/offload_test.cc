@@ -75,10 +75,8 @@ void ExpectSound(const JobSpec& job, const PlanResult& result) {
   EXPECT_THAT(ValidateExecutionPlan(result.plan), IsOk());
   EXPECT_LE(MostHeld(result), job.MemoryLimit());
   EXPECT_LE(result.lower_bound, result.predicted.step_time());
-  ASSERT_OK_AND_ASSIGN(
-      const StepTrace again,
-      emulator::EmulateStep(
-          result.plan, {.host_bandwidth = job.cluster.device.host_bandwidth}));
+  ASSERT_OK_AND_ASSIGN(const StepTrace again,
+                       emulator::EmulateStep(result.plan));
   EXPECT_EQ(again, result.predicted);
 }
 

@@ -333,7 +333,8 @@ TEST(SentTensorsTest, EmulatedWithoutContentionAPlanEndsWithItsSchedule) {
     ASSERT_OK_AND_ASSIGN(const ExecutionPlan plan, LowerPlan(graph, schedule));
     ASSERT_OK_AND_ASSIGN(
         const StepTrace trace,
-        emulator::EmulateStep(plan, {.sharing = emulator::LinkSharing::kNone}));
+        emulator::EmulateStep(
+            plan, {.links = SharedLinks{.sharing = LinkSharing::kNone}}));
     EXPECT_EQ(trace.finish, schedule.finish);
     const auto peaks = MemoryPeaks(trace);
     for (const RankId r : graph.rank_ids()) {

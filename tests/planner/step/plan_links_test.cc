@@ -1,0 +1,82 @@
+// A plan keeps the links by which its step time is predicted.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "emulator/step/emulate_step.h"
+#include "proto/convert/serialize_plan.h"
+#include "tests/support/plan_first_step.h"
+#include "tests/support/small_job.h"
+#include "tests/support/status_matchers.h"
+
+namespace pipeloom::planner {
+namespace {
+
+using ::pipeloom::testing::PlanFirstStep;
+using ::pipeloom::testing::RandomBatch;
+using ::pipeloom::testing::SmallVlmJob;
+
+JobSpec WithSlowCards(NicSharing sharing) {
+  JobSpec job = SmallVlmJob();
+  job.training.microbatches = 6;
+  job.cluster.gpus_per_node = 2;
+  job.cluster.num_nodes = 16;
+  job.cluster.nics_per_node = 1;
+  job.cluster.nic_sharing = sharing;
+  job.cluster.inter_node.bandwidth.bytes_per_second /= 400;
+  return job;
+}
+
+JobSpec WithBlockingSends() {
+  JobSpec job = WithSlowCards(NicSharing::kNone);
+  job.setup.overlap = CommunicationOverlap::kNone;
+  return job;
+}
+
+JobSpec WithCopies() {
+  JobSpec job = SmallVlmJob();
+  job.training.microbatches = 6;
+  job.training.memory_strategies = {MemoryStrategy::kOffload};
+  job.cluster.device.host_bandwidth = {2e9};
+  return job;
+}
+
+TEST(PlanLinksTest, APlanThatIsReadAgainTakesThePredictedTime) {
+  struct Case {
+    std::string name;
+    JobSpec job;
+    bool differs;  // From a link for each pair of ranks and copies in no time.
+  };
+  const Case cases[] = {
+      {"links of pairs", WithSlowCards(NicSharing::kNone), false},
+      {"cards in turn", WithSlowCards(NicSharing::kInTurn), true},
+      {"cards shared", WithSlowCards(NicSharing::kFair), true},
+      {"blocking sends", WithBlockingSends(), true},
+      {"copies to the host", WithCopies(), true},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.name);
+    for (const std::string schedule : {"1f1b", "pipeloom"}) {
+      SCOPED_TRACE(schedule);
+      ASSERT_OK_AND_ASSIGN(
+          const PlanResult result,
+          PlanFirstStep(c.job, RandomBatch(3, 40, 3),
+                        {.schedule = schedule, .evaluations = 20}));
+      ASSERT_OK_AND_ASSIGN(
+          const ExecutionPlan read,
+          convert::ParsePlan(convert::SerializePlan(result.plan)));
+      ASSERT_OK_AND_ASSIGN(const StepTrace trace, emulator::EmulateStep(read));
+      EXPECT_EQ(trace.step_time(), read.predicted_step_time);
+      EXPECT_EQ(trace.step_time(), result.predicted.step_time());
+      ASSERT_OK_AND_ASSIGN(
+          const StepTrace plain,
+          emulator::EmulateStep(read, {.links = SharedLinks{}}));
+      if (c.differs && schedule == "1f1b") {
+        EXPECT_LT(plain.step_time(), trace.step_time());
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace pipeloom::planner

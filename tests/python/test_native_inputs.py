@@ -110,6 +110,31 @@ class Samples(unittest.TestCase):
                 str(caught.exception), f"samples[1].{why}; it must be a finite "
                 "number that is not negative")
 
+    def test_arguments_of_other_types_are_named(self):
+        sample = pipeloom.Sample
+        for samples, why in (
+                ([sample(5), sample(5, (640, 480))],
+                 "samples[1] is Sample(text_tokens=5, images=(640, 480), "
+                 "videos=(), audio_seconds=()); images must be a list of pairs "
+                 "(width, height), such as [(640, 480)]"),
+                ([sample(5, None)], "samples[0] is Sample(text_tokens=5, images"
+                 "=None, "),
+                ([sample(5, audio_seconds=3.0)], "audio_seconds a list of "),
+                ([sample(5, videos=((8, 640, 480, 1.0),))], "videos a list of "),
+                (1, "samples is 1; give a list of pipeloom.Sample, a batch ")):
+            with self.subTest(why), self.assertRaises(TypeError) as caught:
+                pipeloom.plan("dip-vlm-s", samples, evaluations=1)
+            self.assertIn(why, str(caught.exception))
+        with self.assertRaisesRegex(TypeError, "job is 1; give a pipeloom.Job"):
+            pipeloom.plan(1, "image_text", evaluations=1)
+        with self.assertRaisesRegex(TypeError, "slow_ranks is .1.; give a dict"):
+            pipeloom.plan("dip-vlm-s", "image_text", slow_ranks=[1])
+        for values in (2, "24"):  # Not 2 and 4.
+            with self.assertRaisesRegex(
+                    TypeError, r"sweep\['parallel.pp'\] is .*; give a list"):
+                pipeloom.whatif("dip-vlm-s", "image_text",
+                                sweep={"parallel.pp": values}, evaluations=1)
+
 
 class Questions(unittest.TestCase):
     def test_a_budget_and_another_number_of_gpus_are_asked_as_by_the_command(

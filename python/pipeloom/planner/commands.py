@@ -143,19 +143,32 @@ def _check_finite(value: Any, name: str) -> None:
                          "number that is not negative")
 
 
+def _fields(sample: Sample) -> Dict[str, Any]:
+    """Returns the sample as in a batch file. TypeError or AttributeError: a
+    field is no sequence of what it should hold."""
+    return {
+        "text_tokens": sample.text_tokens,
+        "images": [list(size) for size in sample.images],
+        "videos": [{name[:-3] if name.endswith("_px") else name: size
+                    for name, size in clip.items()}
+                   for clip in sample.videos],
+        "audio_seconds": list(sample.audio_seconds)}
+
+
 def sample_lines(samples: Iterable[Union[Sample, Mapping[str, Any]]]) -> str:
     """Returns the samples as JSON Lines, in the format of a batch file."""
     lines = []
     for i, sample in enumerate(samples):
         if isinstance(sample, Sample):
+            try:
+                fields = _fields(sample)
+            except (AttributeError, TypeError):
+                raise TypeError(
+                    f"samples[{i}] is {sample}; images must be a list of pairs "
+                    "(width, height), such as [(640, 480)], videos a list of "
+                    "dicts, and audio_seconds a list of numbers") from None
             _check_finite(dataclasses.asdict(sample), f"samples[{i}]")
-            lines.append(to_json({
-                "text_tokens": sample.text_tokens,
-                "images": [list(size) for size in sample.images],
-                "videos": [{name[:-3] if name.endswith("_px") else name: size
-                            for name, size in clip.items()}
-                           for clip in sample.videos],
-                "audio_seconds": list(sample.audio_seconds)}))
+            lines.append(to_json(fields))
         elif isinstance(sample, Mapping):
             _check_finite(sample, f"samples[{i}]")
             lines.append(to_json(dict(sample)))
@@ -177,6 +190,10 @@ def samples_argument(samples: Samples, files: Files) -> str:
         return path
     if isinstance(samples, (Sample, Mapping)):
         raise TypeError("samples: one sample is no batch; give a list of them")
+    if not isinstance(samples, Iterable):
+        raise TypeError(f"samples is {samples!r}; give a list of "
+                        "pipeloom.Sample, a batch file or the name of a "
+                        "shipped batch")
     lines = sample_lines(samples)
     if not lines:
         raise ValueError("samples has none; an iterator that was read before "

@@ -288,6 +288,9 @@ class Job:
         if isinstance(source, (Model, Cluster)):
             raise TypeError(f"job is a {type(source).__name__}; give "
                             "pipeloom.Job(model, cluster, ...)")
+        if not isinstance(source, (str, os.PathLike, Mapping)):
+            raise TypeError(f"job is {source!r}; give a pipeloom.Job, a job "
+                            "file or the name of a shipped job")
         job = cls.__new__(cls)
         if isinstance(source, Mapping):
             spec = dict(source)

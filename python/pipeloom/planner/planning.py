@@ -6,7 +6,8 @@ They run without the interpreter's lock, call `progress` with a line of text now
 and then, and end at Ctrl-C. Bad arguments are a ValueError that names them;
 RuntimeError: nothing was found that fits, or no strategy can run the job. Notes
 are issued as PlanningWarning."""
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import (Any, Dict, Iterable, List, Mapping, Optional, Sequence,
+                    Tuple, Union)
 
 from pipeloom.planner import commands
 from pipeloom.planner.commands import Files, Path, Progress, Samples, Value
@@ -89,7 +90,8 @@ def plan(job: JobLike, samples: Samples, *, steps: Optional[int] = None,
             reserve=reserve, partition=partition, costs=costs, profile=profile,
             assignment=assignment, shuffle=shuffle, robust=robust,
             jitter=jitter, slow_rank=slow_rank, samples=robust_samples,
-            slow=_factors(slow_ranks), slow_link=_factors(slow_links),
+            slow=_factors(slow_ranks, "slow_ranks"),
+            slow_link=_factors(slow_links, "slow_links"),
             learned=learned, attention_density=attention_density,
             **{"for": for_trainer})
         kind, message, planned, notes = commands.native().plan(arguments,
@@ -140,10 +142,14 @@ def compare(job: JobLike, samples: Samples, *,
     return Comparison(data)
 
 
-def _factors(factors: Optional[Mapping[Any, Any]]) -> Optional[List[str]]:
-    """Returns {3: 1.2} as 3=1.2 and {(0, 1): 2} as 0-1=2."""
+def _factors(factors: Optional[Mapping[Any, Any]],
+             name: str) -> Optional[List[str]]:
+    """Returns {3: 1.2} as 3=1.2 and {(0, 1): 2} as 0-1=2; `name` is the
+    argument's."""
     if factors is None:
         return None
+    if not isinstance(factors, Mapping):
+        raise TypeError(f"{name} is {factors!r}; give a dict of factors")
     return [f"{'-'.join(map(str, of)) if isinstance(of, tuple) else of}="
             f"{factor}" for of, factor in factors.items()]
 
@@ -182,7 +188,8 @@ def emulate(source: Union[StepPlan, JobPlan, JobLike],
     """
     options: Dict[str, Any] = dict(
         sharing=sharing, ranks_per_nic=ranks_per_nic,
-        slow_rank=_factors(slow_ranks), slow_link=_factors(slow_links),
+        slow_rank=_factors(slow_ranks, "slow_ranks"),
+        slow_link=_factors(slow_links, "slow_links"),
         jitter=jitter, link_jitter=link_jitter, samples=jitter_samples,
         blocking_sends=blocking_sends, replicas=replicas, strategy=strategy,
         evaluations=evaluations, seed=seed, threads=threads,
@@ -272,6 +279,10 @@ def whatif(job: JobLike, samples: Samples, *,
     journal: a file that keeps outcomes, from which a call that was ended goes
         on.
     """
+    for path, values in (sweep or {}).items():
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            raise TypeError(f"sweep[{path!r}] is {values!r}; give a list of "
+                            "the values to try")
     sweeps = [f"--sweep={path}=" + ",".join(
         v if isinstance(v, str) else commands.to_json(v) for v in values)
         for path, values in (sweep or {}).items()]

@@ -27,6 +27,7 @@ Names are imported when they are first used: planning needs neither grpcio nor
 protobuf, the client does not need the planner.
 """
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any, List
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ _MODULES = {
 }
 _SUBMODULES = {*_MODULES, "agreement", "fit", "memory", "messages", "metadata",
                "trouble"}
+# These import grpc and google.protobuf.
+_CLIENT_MODULES = {"client", "connection", "provider", "session"}
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 
@@ -82,11 +85,31 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"pipeloom.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'pipeloom' has no attribute {name!r}")
-    module = importlib.import_module(f"pipeloom.{_HOME[name]}")
+    try:
+        module = importlib.import_module(f"pipeloom.{_HOME[name]}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in ("google", "grpc"):
+            raise
+        raise ImportError(
+            f"pipeloom.{name} needs grpcio and protobuf ({error}); install "
+            "them, or the package with [client]", name=error.name) from None
     value = getattr(module, name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> List[str]:
-    return sorted(set(globals()) | set(__all__))
+    """Returns the names that are there, without those of the client if grpcio or
+    protobuf is missing: help() takes the value of each."""
+    missing = set()
+    if not (_is_installed("grpc") and _is_installed("google.protobuf")):
+        missing = {name for name, module in _HOME.items()
+                   if module in _CLIENT_MODULES}
+    return sorted((set(globals()) | set(__all__)) - missing)
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # The package around it is missing.
+        return False

@@ -1,6 +1,7 @@
 """pipeloom.connect: address, token and certificate from the environment."""
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -87,6 +88,36 @@ class ConnectTest(unittest.TestCase):
                 client.open_job("dip-vlm-s", job_id="run")
         self.assertEqual(caught.exception.code, grpc.StatusCode.UNAVAILABLE)
         self.assertEqual(planner.asked("OpenJob"), [])
+
+
+# Runs without grpcio, whether it is installed or not.
+WITHOUT_GRPC = """
+import pydoc, sys
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name == "grpc":
+            raise ModuleNotFoundError("No module named 'grpc'", name=name)
+sys.meta_path.insert(0, Hidden())
+import pipeloom
+pydoc.render_doc(pipeloom)
+assert "Sample" in dir(pipeloom) and "Client" not in dir(pipeloom)
+try:
+    from pipeloom import Client
+except ImportError as error:
+    print(error)
+"""
+
+
+class WithoutGrpcTest(unittest.TestCase):
+
+    def test_help_works_and_the_client_names_the_packages_it_needs(self):
+        said = subprocess.run(
+            [sys.executable, "-c", WITHOUT_GRPC], check=True, text=True,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.path.join(ROOT, "python")})
+        self.assertEqual(
+            said.stdout, "pipeloom.Client needs grpcio and protobuf (No module "
+            "named 'grpc'); install them, or the package with [client]\n")
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ install(
   PATTERN "*.pb.h")
 pipeloom_install_public_headers(${CMAKE_INSTALL_INCLUDEDIR}/pipeloom)
 
-foreach(folder jobs models clusters batches profiles validation)
+foreach(folder batches bench clusters jobs models profiles validation)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/workloads/${folder}
           DESTINATION ${CMAKE_INSTALL_DATADIR}/pipeloom)
 endforeach()

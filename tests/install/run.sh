@@ -16,4 +16,6 @@ cmake --build "$scratch/build" >>"$scratch/log"
 cd "$scratch"
 "$scratch/prefix/bin/pipeloom" validate dip-vlm-s
 "$scratch/prefix/bin/pipeloom" backtest primus >>"$scratch/log"
+"$scratch/prefix/bin/pipeloom" bench --problems minmem --strategies v-min \
+  --budgets 10ms >>"$scratch/log"
 echo "install: the consumer project and the installed binary work"

@@ -32,6 +32,8 @@ cd "$work" # So that the package is the installed one.
 unset PIPELOOM_DATA_DIR PYTHONPATH
 "$work/venv/bin/pipeloom" --version
 "$work/venv/bin/python" -m pipeloom validate dip-vlm-s
+"$work/venv/bin/pipeloom" bench --problems minmem --strategies v-min \
+  --budgets 10ms >"$work/bench.log"
 "$work/venv/bin/python" - <<'PY'
 import importlib.util
 import pipeloom

@@ -154,6 +154,29 @@ void AddMemoryLimit(const JobSpec& job, const DeviceSpec& device,
       device.memory.count()));
 }
 
+// Notes a tensor- or context-parallel group that fits into a node, or into a
+// domain of several, but lies over two: collectives are priced as inside one.
+void AddSplitGroups(const JobSpec& job, std::vector<std::string>& notes) {
+  const ClusterSpec& cluster = job.cluster;
+  const bool domains = cluster.domain.kind == DomainKind::kSwitch ||
+                       cluster.domain.kind == DomainKind::kCube;
+  const int32_t joined = domains ? cluster.domain.gpus : cluster.gpus_per_node;
+  const bool whole_rank = job.parallel.gpus_per_rank() <= joined;
+  const int32_t group =
+      whole_rank ? job.parallel.gpus_per_rank() : job.parallel.tp;
+  if (group > joined || joined % group == 0) return;
+  const int32_t first = joined / group * group;  // GPU of the split group.
+  if (first + group > job.parallel.num_gpus()) return;
+  notes.push_back(absl::StrFormat(
+      "%s is %d, which does not divide the %d GPUs of a %s: GPUs %d to %d are "
+      "on two, but their collectives are priced as inside one: use another "
+      "size, or set %s to %d and leave the other GPUs idle",
+      whole_rank && job.parallel.cp > 1 ? "parallel.tp x parallel.cp"
+                                        : "parallel.tp",
+      group, joined, domains ? "domain" : "node", first, first + group - 1,
+      domains ? "cluster.domain.gpus" : "cluster.gpus_per_node", first));
+}
+
 }  // namespace
 
 std::vector<std::string> ClusterNotes(const ClusterSpec& cluster) {
@@ -256,6 +279,7 @@ std::vector<std::string> JobNotes(const JobSpec& job) {
         job.training.microbatch_tokens, shares,
         (job.training.microbatch_tokens / shares + 1) * shares));
   }
+  AddSplitGroups(job, notes);
   // The least that a GPU holds: its share of the weights in 16 bits, even if
   // all GPUs of the job shared them.
   const double weights = 2.0 * static_cast<double>(Parameters(job.model)) /

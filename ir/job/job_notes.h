@@ -22,7 +22,8 @@ std::vector<std::string> ClusterNotes(const ClusterSpec& cluster);
 // not divide (with all-to-all context parallelism tp x cp), key and value heads
 // that it does not divide, experts that ep does not divide; ep where no module
 // has experts; ranks without a layer; then tokens of a microbatch that cp does
-// not divide, and that nothing is trained.
+// not divide, groups of GPUs that lie over two nodes, and that nothing is
+// trained.
 // REQUIRES: ValidateJobSpec(job) is OK.
 std::vector<std::string> JobNotes(const JobSpec& job);
 

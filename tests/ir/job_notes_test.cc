@@ -48,6 +48,7 @@ TEST(JobNotesTest, HeadsThatTpDoesNotDivideAreNamedWithTheRemedy) {
 TEST(JobNotesTest, AllToAllContextParallelismSharesTheHeadsToo) {
   JobSpec job = testing::SmallVlmJob();
   job.parallel.cp = 3;
+  job.cluster.gpus_per_node = 9;
   job.training.microbatch_tokens = 6 * 512;
   EXPECT_THAT(JobNotes(job), IsEmpty());
   job.parallel.context = ContextParallelism::kAllToAll;
@@ -193,6 +194,33 @@ TEST(JobNotesTest, RanksWithoutALayerAreSaid) {
   EXPECT_THAT(JobNotes(job),
               ElementsAre(AllOf(HasSubstr("so 3 ranks or more have none"),
                                 HasSubstr(absl::StrCat("pp = ", layers)))));
+}
+
+TEST(JobNotesTest, GroupsOverTwoNodesAreNamed) {
+  JobSpec job = testing::SmallVlmJob();
+  job.cluster.gpus_per_node = 72;
+  job.cluster.num_nodes = 4;
+  job.parallel = {.tp = 4, .cp = 4, .pp = 4, .dp = 1};  // GPUs 0 to 63.
+  EXPECT_THAT(JobNotes(job), IsEmpty());
+  job.parallel.dp = 2;
+  EXPECT_THAT(JobNotes(job),
+              ElementsAre(AllOf(HasSubstr("parallel.tp x parallel.cp is 16, "
+                                          "which does not divide the 72 GPUs "
+                                          "of a node: GPUs 64 to 79"),
+                                HasSubstr("cluster.gpus_per_node to 64"))));
+  job.parallel.cp = 1;
+  EXPECT_THAT(JobNotes(job), IsEmpty());
+  job.cluster.gpus_per_node = 6;
+  EXPECT_THAT(JobNotes(job),
+              ElementsAre(HasSubstr("parallel.tp is 4, which does not divide "
+                                    "the 6 GPUs of a node: GPUs 4 to 7")));
+  job.cluster.gpus_per_node = 2;
+  job.cluster.domain = {.kind = DomainKind::kSwitch, .gpus = 6};
+  EXPECT_THAT(JobNotes(job),
+              ElementsAre(AllOf(HasSubstr("of a domain: GPUs 4 to 7"),
+                                HasSubstr("cluster.domain.gpus to 4"))));
+  job.cluster.domain.gpus = 8;
+  EXPECT_THAT(JobNotes(job), IsEmpty());
 }
 
 TEST(JobNotesTest, TokensThatCpDoesNotDivideAreNamed) {

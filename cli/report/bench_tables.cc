@@ -148,6 +148,17 @@ std::vector<std::string> BenchNotes(
       notes.push_back(
           absl::StrCat(result.problem.name, ": no schedule: ", why.message()));
     }
+    const formats::SuiteProblem& problem = result.problem;
+    for (const auto& [field, time] :
+         {std::pair{"best_known_us", problem.best_known},
+          std::pair{"peer_us", problem.peer}}) {
+      if (result.IsPossible(time)) continue;
+      notes.push_back(absl::StrFormat(
+          "%s: %s is %s, but no schedule is shorter than %s: it is of another "
+          "problem, and not counted as the best",
+          problem.name, field, FormatDuration(time),
+          FormatDuration(result.lower_bound())));
+    }
     for (const studies::BenchRow& row : result.rows) {
       if (!row.is_answer || row.status.ok()) continue;
       notes.push_back(absl::StrCat(result.problem.name, ": the answer of ",

@@ -3,7 +3,7 @@
 // TaskGraph file, or a step of a job.
 //
 //   {"source": "...", "problems": [
-//     {"name": "vee-8x24", "family": "uniform", "best_known_us": 75500,
+//     {"name": "vee-8x24", "family": "uniform", "best_known_us": 98250,
 //      "pipeline": {"ranks": 8, "microbatches": 24, "split_backward": true,
 //        "memory_limit_bytes": 16000, "delay_us": 0, "modules": [
 //          {"name": "model", "chunks": 2, "map": "vee", "forward_us": 500,

@@ -268,8 +268,12 @@ Duration BenchResult::lower_bound() const {
   return bound;
 }
 
+bool BenchResult::IsPossible(Duration time) const {
+  return problem.job || time == kZero || time >= lower_bound();
+}
+
 Duration BenchResult::best() const {
-  Duration best = problem.best_known;
+  Duration best = IsPossible(problem.best_known) ? problem.best_known : kZero;
   for (const BenchRow& row : rows) {
     if (row.status.ok() && (best == kZero || row.step_time < best)) {
       best = row.step_time;

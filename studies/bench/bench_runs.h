@@ -42,8 +42,11 @@ struct BenchResult {
   // are those of each schedule's own partition, returns pipeloom's. 0: no such
   // row found a schedule.
   Duration lower_bound() const;
-  // Returns the best step time of all rows and of the best known answer. 0:
-  // there is none.
+  // Returns false if `time` is below lower_bound(), which no answer to a graph
+  // can be. A job's other partitions may be faster; 0: not given.
+  bool IsPossible(Duration time) const;
+  // Returns the best step time of all rows and of the best known answer, if
+  // that is possible. 0: there is none.
   Duration best() const;
   // Returns why no row found a schedule; OK if one did or the problem could not
   // be read.

@@ -147,5 +147,19 @@ TEST(EntrantsTest, BestAndBoundAreThoseOfAllRows) {
   EXPECT_NEAR(excess[0], 11.0 / 99, 1e-12);
 }
 
+TEST(EntrantsTest, ABestKnownTimeBelowTheBoundOfAGraphIsNotTheBest) {
+  BenchResult result;
+  result.rows = {{.schedule = "pipeloom",
+                  .step_time = Microseconds(110),
+                  .lower_bound = Microseconds(90)}};
+  result.problem.best_known = Microseconds(80);
+  EXPECT_EQ(result.best(), Microseconds(110));
+  EXPECT_FALSE(result.IsPossible(Microseconds(80)));
+  EXPECT_TRUE(result.IsPossible(Microseconds(90)));
+  EXPECT_TRUE(result.IsPossible(kZero)) << "not given";
+  result.problem.job.emplace();  // Another partition may be faster.
+  EXPECT_EQ(result.best(), Microseconds(80));
+}
+
 }  // namespace
 }  // namespace pipeloom::studies

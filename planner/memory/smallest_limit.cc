@@ -211,9 +211,16 @@ absl::Status DescribeInfeasible(const StageGraph& graph,
       limit.proven() ? std::string(" and none below (proven)")
                      : absl::StrCat(" and none below ", words(limit.at_least),
                                     " (both proven)");
+  bool same = true;  // Whether all ranks have one limit.
+  for (const RankId r : graph.rank_ids()) {
+    same = same &&
+           graph.rank(r).memory.limit == graph.rank(RankId(0)).memory.limit;
+  }
   return absl::Status(
       error.code(),
-      absl::StrCat(std::string(error.message()), "; its tasks fit a limit of ",
+      absl::StrCat(std::string(error.message()),
+                   same ? "; its tasks fit a limit of "
+                        : "; with the same limit on all ranks its tasks fit ",
                    words(limit.enough), none_below));
 }
 

@@ -107,6 +107,17 @@ TEST(SmallestLimitTest, IsInTheSearchesAnswer) {
               "its tasks fit a limit of 3000 B and none below (proven)")));
 }
 
+TEST(SmallestLimitTest, OfRanksWithDifferentLimitsIsSaidToBeOneForAll) {
+  const StageGraph uniform = UniformGraph({.chunks = 3, .limit = Bytes(2500)});
+  IdVector<RankId, RankSpec> ranks = uniform.ranks();
+  ranks[RankId(0)].memory.limit = Bytes(0);
+  EXPECT_THAT(
+      SearchGraph(uniform.WithRanks(std::move(ranks)), 1, Evaluations(10)),
+      FailsWith(absl::StatusCode::kResourceExhausted,
+                HasSubstr("; with the same limit on all ranks its tasks fit "
+                          "3000 B and none below (proven)")));
+}
+
 TEST(SmallestLimitTest, BisectionEndsWithinAPercentOfWhatWorks) {
   for (const int64_t least : {700L, 5'000L, 7L << 20, 25L << 30, 900L << 30}) {
     SCOPED_TRACE(least);

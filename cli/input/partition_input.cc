@@ -148,6 +148,10 @@ absl::StatusOr<Partition> KeptOrSearched(
         absl::StrCat("note: the partition is not kept: ", written.message()));
   } else if (const std::string path = kept.PathOf(key); !path.empty()) {
     context.warn(absl::StrCat("note: ", comment, "; kept in ", path));
+  } else {
+    context.warn(
+        "note: the partition is not kept, and the next command searches it "
+        "again: set PIPELOOM_CACHE_DIR (HOME is not set)");
   }
   HintAtLayout(input, strategy, hint, context);
   if (context.stop.stop_requested()) return absl::CancelledError("stopped");

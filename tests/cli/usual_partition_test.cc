@@ -304,6 +304,20 @@ TEST_F(UsualPartitionTest, AFolderThatCannotBeWrittenIsTold) {
   EXPECT_THAT(warm.err, HasSubstr("note: their plans are not kept: "));
 }
 
+TEST_F(UsualPartitionTest, WithoutAFolderOfTheUserItSaysThatNothingIsKept) {
+  const char* const home = std::getenv("HOME");
+  const std::string kept_home = home == nullptr ? "" : home;
+  unsetenv("PIPELOOM_CACHE_DIR");
+  unsetenv("XDG_CACHE_HOME");
+  unsetenv("HOME");
+  const Outcome plan = Pipeloom(Small("plan"));
+  if (home != nullptr) setenv("HOME", kept_home.c_str(), 1);
+  EXPECT_EQ(plan.code, 0) << plan.err;
+  EXPECT_THAT(plan.err, HasSubstr("the partition is not kept, and the next "
+                                  "command searches it again: set "
+                                  "PIPELOOM_CACHE_DIR"));
+}
+
 TEST_F(UsualPartitionTest, TheVariableNamesAnotherSource) {
   setenv("PIPELOOM_PARTITION", "rule", 1);
   const Outcome rule = Pipeloom(Small("plan"));

@@ -34,25 +34,27 @@ void AddSharding(const LayerSpec& layer, const GradientNeeds& needs,
   const ShardedParameters own = ParametersOnGpu(layer, setting.parallel);
   const ShardedParameters trained =
       TrainedOnGpu(layer, setting.parallel, setting.options.adapter_rank);
-  const auto moved = [&](Collective kind, const ShardedParameters& parts,
-                         int64_t parameter_bytes) {
+  const int64_t dense = DenseReplicas(setting.parallel);
+  const int64_t experts = ExpertReplicas(setting.parallel);
+  const int64_t dense_shards = ShardsOf(dense, setting.setup);
+  const int64_t expert_shards = ShardsOf(experts, setting.setup);
+  const auto among = [&](Collective kind, GroupKind group, int64_t members,
+                         int64_t parameters, int64_t parameter_bytes) {
     return OverReplicas(setting.costs,
                         {.kind = kind,
-                         .group = GroupKind::kData,
-                         .size = DenseReplicas(setting.parallel),
-                         .bytes = Real(parts.dense * parameter_bytes)},
-                        setting.tensor_copies) +
-           OverReplicas(setting.costs,
-                        {.kind = kind,
-                         .group = GroupKind::kExpertData,
-                         .size = ExpertReplicas(setting.parallel),
-                         .bytes = Real(parts.experts * parameter_bytes)},
+                         .group = group,
+                         .size = members,
+                         .bytes = Real(parameters * parameter_bytes)},
                         setting.tensor_copies);
   };
   Duration fused = kZero;  // Moved during a fused backward.
   if (setting.sharding == OptimizerSharding::kZero3) {
+    const int64_t bytes = setting.setup.weight_bytes;
     const Duration gather =
-        moved(Collective::kAllGather, own, setting.setup.weight_bytes);
+        among(Collective::kAllGather, GroupKind::kData, dense_shards, own.dense,
+              bytes) +
+        among(Collective::kAllGather, GroupKind::kExpertData, expert_shards,
+              own.experts, bytes);
     cost->forward = prices.OverlapWithSharding(cost->forward, gather);
     if (needs.input || needs.weights) {
       cost->backward = prices.OverlapWithSharding(cost->backward, gather);
@@ -69,9 +71,24 @@ void AddSharding(const LayerSpec& layer, const GradientNeeds& needs,
       cost->weight_grad += flatten;
       cost->fused += flatten;
     }
+    // Groups that hold a copy each need the sum over all of them: a ring over
+    // all replicas moves as much over its slowest links as rings over shards.
+    const auto reduced = [&](GroupKind group, int64_t replicas, int64_t shards,
+                             int64_t parameters) {
+      const int64_t bytes =
+          GradientBytes(setting.options.precision, setting.setup);
+      Duration time =
+          among(Collective::kReduceScatter, group, replicas, parameters, bytes);
+      if (shards < replicas) {
+        time +=
+            among(Collective::kAllGather, group, replicas, parameters, bytes);
+      }
+      return time;
+    };
     const Duration reduce =
-        moved(Collective::kReduceScatter, trained,
-              GradientBytes(setting.options.precision, setting.setup));
+        reduced(GroupKind::kData, dense, dense_shards, trained.dense) +
+        reduced(GroupKind::kExpertData, experts, expert_shards,
+                trained.experts);
     cost->weight_grad = prices.OverlapWithSharding(cost->weight_grad, reduce);
     fused += reduce;
   }

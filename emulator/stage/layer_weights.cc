@@ -91,6 +91,12 @@ int64_t ExpertReplicas(const ParallelLayout& parallel) {
       DenseReplicas(parallel) * parallel.tp / parallel.expert_gpus(), 1);
 }
 
+int64_t ShardsOf(int64_t replicas, const TrainingSetup& setup) {
+  return setup.optimizer_group > 0
+             ? std::min<int64_t>(setup.optimizer_group, replicas)
+             : replicas;
+}
+
 int64_t HeldKvHeads(const AttentionSpec& attention,
                     const ParallelLayout& parallel) {
   if (attention.kind == AttentionKind::kNone) return 0;

@@ -36,6 +36,9 @@ bool HasAdapters(const LayerSpec& layer);
 // the experts.
 int64_t DenseReplicas(const ParallelLayout& parallel);
 int64_t ExpertReplicas(const ParallelLayout& parallel);
+// Returns among how many of `replicas` GPUs that hold the same parameters a
+// copy of what is sharded is divided (TrainingSetup::optimizer_group).
+int64_t ShardsOf(int64_t replicas, const TrainingSetup& setup);
 
 // Returns the heads of keys and values that the GPUs of a tensor-parallel group
 // hold in all: each GPU has at least one, if need be the same as another GPU.

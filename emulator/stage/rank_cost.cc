@@ -48,7 +48,8 @@ void AddTiedTables(const StageCostState& state, const Partition& partition,
                           state.job.setup);
         if (state.job.training.optimizer_sharding >=
             OptimizerSharding::kZero2) {
-          bytes = CeilDiv(bytes, DenseReplicas(parallel));
+          bytes = CeilDiv(bytes,
+                          ShardsOf(DenseReplicas(parallel), state.job.setup));
         }
         // Each sends half of its own, then half of the sum.
         const auto half = [&](RankId from, RankId to) {
@@ -119,7 +120,7 @@ StageMemory StageCostModel::Memory(const Stage& stage) const {
   memory.optimizer = state.Stored(trained, bytes.optimizer,
                                   OptimizerSharding::kZero1, parallel);
   // The fullest owner has at least the largest tensor.
-  if (state.HasOwners(state.ShardsOf(DenseReplicas(parallel)))) {
+  if (state.HasOwners(ShardsOf(DenseReplicas(parallel), state.job.setup))) {
     const LayerTensors tensors = state.TensorsOf(stage);
     memory.optimizer = std::max(
         memory.optimizer,

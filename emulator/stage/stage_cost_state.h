@@ -234,9 +234,10 @@ struct StageCostState {
     if (job.training.optimizer_sharding < from) {
       return Bytes((own.dense + own.experts) * bytes);
     }
-    return Bytes(
-        CeilDiv(own.dense * bytes, ShardsOf(DenseReplicas(parallel))) +
-        CeilDiv(own.experts * bytes, ShardsOf(ExpertReplicas(parallel))));
+    return Bytes(CeilDiv(own.dense * bytes,
+                         ShardsOf(DenseReplicas(parallel), job.setup)) +
+                 CeilDiv(own.experts * bytes,
+                         ShardsOf(ExpertReplicas(parallel), job.setup)));
   }
   // Returns how the weights of a stage are sharded. On a single replica nothing
   // is divided, gathered or reduced; shards in fp32 are cast nevertheless.
@@ -246,14 +247,6 @@ struct StageCostState {
     return is_single && !job.setup.fp32_shards
                ? OptimizerSharding::kNone
                : job.training.optimizer_sharding;
-  }
-  // Returns the shards of what `replicas` GPUs hold alike.
-  int64_t ShardsOf(int64_t replicas) const {
-    const int64_t group = job.setup.optimizer_group;
-    return job.training.optimizer_sharding == OptimizerSharding::kZero1 &&
-                   group > 0
-               ? std::min(group, replicas)
-               : replicas;
   }
 
   // Returns the number of collectives that reduce parameters of which
@@ -306,8 +299,9 @@ struct StageCostState {
     const ParameterBytes bytes = BytesOf(precision);
     const double count = Real(parameters);
     const double gradients = Real(GradientBytes(precision, job.setup));
-    const int64_t shards =
-        sharding == OptimizerSharding::kNone ? 1 : ShardsOf(replicas);
+    const int64_t shards = sharding == OptimizerSharding::kNone
+                               ? 1
+                               : ShardsOf(replicas, job.setup);
     const auto among = [&](int64_t members, Collective kind, double size) {
       return OverReplicas(
           costs, {.kind = kind, .group = group, .size = members, .bytes = size},
@@ -327,8 +321,9 @@ struct StageCostState {
           starts + collective(Collective::kReduceScatter, count * gradients);
     }
     const bool has_owners = HasOwners(shards);
-    // Each copy of the state needs the whole sum.
-    if (shards < replicas || has_owners) {
+    // Each copy of the state needs the whole sum; with ZeRO-2, passes reduce.
+    if (sharding < OptimizerSharding::kZero2 &&
+        (shards < replicas || has_owners)) {
       update->reduce += collective(Collective::kAllGather, count * gradients);
     }
     if (shards > 1 && sharding < OptimizerSharding::kZero3) {

@@ -160,9 +160,10 @@ struct TrainingSetup {
   // gates, rotated queries and keys. Otherwise they run again, and those
   // kernels are fused. Changes memory only.
   bool keeps_gathered = false;
-  // Neighbouring replicas that hold one copy of the optimizer's state, which
-  // ZeRO-1 divides over them: gradients are then all-reduced over all replicas,
-  // weights gathered in the group. 0: all replicas, one copy.
+  // Neighbouring replicas that hold one copy of the state which ZeRO divides
+  // over them (with ZeRO-3: hybrid sharding): gradients are then all-reduced
+  // over all replicas, weights gathered in the group. 0: all replicas, one
+  // copy.
   int32_t optimizer_group = 0;
   // Whether all weights that ZeRO-1 and -2 gather are there before a step's
   // first pass; otherwise each is gathered behind the passes before it is

@@ -107,7 +107,7 @@ absl::string_view NameOf(ContextParallelism context) {
 // is all that hold the same weights.
 int32_t OptimizerGroup(const JobSpec& job) {
   const int32_t group = job.setup.optimizer_group;
-  return job.training.optimizer_sharding == OptimizerSharding::kZero1 &&
+  return job.training.optimizer_sharding != OptimizerSharding::kNone &&
                  group < job.parallel.dp * job.parallel.cp
              ? group
              : 0;
@@ -260,21 +260,15 @@ absl::Status CheckExpertReplicas(const TrainerLimits& trainer,
 
 FsdpSetting FsdpOf(const JobSpec& job) {
   const int32_t dp = job.parallel.dp;
-  switch (job.training.optimizer_sharding) {
-    case OptimizerSharding::kNone:
-      return {.replicate = dp};
-    case OptimizerSharding::kZero1:
-    case OptimizerSharding::kZero2: {
-      const int32_t group = OptimizerGroup(job);
-      const int32_t shard = group > 0 ? group / job.parallel.cp : dp;
-      return {.replicate = dp / shard, .shard = shard};
-    }
-    case OptimizerSharding::kZero3:
-      break;
-  }
-  return {
-      .shard = dp,
-      .gathers_again = job.parallel.pp == 1 || !job.setup.gathered_in_pipeline};
+  const OptimizerSharding sharding = job.training.optimizer_sharding;
+  if (sharding == OptimizerSharding::kNone) return {.replicate = dp};
+  const int32_t group = OptimizerGroup(job);
+  const int32_t shard = group > 0 ? group / job.parallel.cp : dp;
+  return {.replicate = dp / shard,
+          .shard = shard,
+          .gathers_again =
+              sharding == OptimizerSharding::kZero3 &&
+              (job.parallel.pp == 1 || !job.setup.gathered_in_pipeline)};
 }
 
 bool IsPlain(const TrainerLimits& trainer, int32_t num_ranks) {

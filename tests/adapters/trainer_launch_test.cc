@@ -190,6 +190,15 @@ TEST(TrainerLaunch, SaysHowGpusAndStateAreDivided) {
        },
        {"\"data_parallel_replicate_degree\": 2,\n",
         "\"data_parallel_shard_degree\": 2,\n"}},
+      {"torchtitan",
+       [](JobSpec& job) {
+         job.parallel.dp = 4;
+         job.training.optimizer_sharding = OptimizerSharding::kZero3;
+         job.setup.optimizer_group = 2;
+       },
+       {"\"data_parallel_replicate_degree\": 2,\n",
+        "\"data_parallel_shard_degree\": 2,\n",
+        "\"fsdp_reshard_after_forward\": \"always\",\n"}},
       {"deepspeed",
        [](JobSpec&) {},
        {"ZERO_OPTIMIZATION = {\"stage\": 1}\n"},

@@ -85,6 +85,42 @@ TEST(RankUpdate, AGroupHasOneCopyOfTheOptimizerAndTheSumOfAllReplicas) {
   EXPECT_EQ(update(job(16, kZero1, 99)), update(whole));
 }
 
+// 16 replicas on two nodes, in two groups that share weights and gradients too.
+TEST(RankUpdate, FullyShardedGroupsGatherInsideAndReduceOverAllReplicas) {
+  const auto job = [](int32_t dp, OptimizerSharding sharding, int32_t group) {
+    JobSpec made = JobOf({{Llama3Block(), Llama3Block()}}, {.dp = dp});
+    made.training.optimizer_sharding = sharding;
+    made.setup.optimizer_group = group;
+    return StageCostModel(made);
+  };
+  const Stage stage = StageOf(2, 0, 0);
+  const WorkShape shape = Sequences(1, 256);
+  constexpr auto kZero2 = OptimizerSharding::kZero2;
+  constexpr auto kZero3 = OptimizerSharding::kZero3;
+  const StageCostModel grouped = job(16, kZero3, 8);
+  const StageCostModel whole = job(16, kZero3, 0);
+  const StageCostModel node = job(8, kZero3, 0);
+  EXPECT_EQ(grouped.Memory(stage), node.Memory(stage));
+  const StageCost cost = grouped.Cost(stage, shape, true);
+  EXPECT_EQ(cost.forward, node.Cost(stage, shape, true).forward);
+  EXPECT_LT(cost.forward, whole.Cost(stage, shape, true).forward);
+  EXPECT_GT(cost.weight_grad, whole.Cost(stage, shape, true).weight_grad);
+  // Each of two groups needs the sum of both.
+  EXPECT_GT(job(16, kZero2, 8).Cost(stage, shape, true).weight_grad,
+            job(16, kZero2, 0).Cost(stage, shape, true).weight_grad);
+  // Gradients that passes have reduced are not reduced again at the end.
+  Partition partition;
+  partition.num_ranks = 1;
+  partition.num_segments = 1;
+  partition.stages.push_back(stage);
+  for (const auto sharding : {kZero2, kZero3}) {
+    EXPECT_EQ(job(16, sharding, 8).Updates(partition)[RankId(0)].reduce, kZero);
+  }
+  // A group of all replicas, or more, is the same as none.
+  EXPECT_EQ(job(16, kZero3, 99).Cost(stage, shape, true).fused,
+            whole.Cost(stage, shape, true).fused);
+}
+
 // A layer has seven tensors: five matrices and two vectors of its norms.
 TEST(RankUpdate, OwnersOfWholeTensorsBroadcastThemInTurn) {
   const auto job = [](int32_t dp, bool broadcasts) {

@@ -39,7 +39,7 @@ def main(arguments):
             print(f"{name}: no {file}", file=sys.stderr)
             continue
         with open(path, newline="") as f:
-            rows = list(csv.DictReader(f))
+            rows = [f.read()] if file.endswith(".md") else list(csv.DictReader(f))
         converted = []
         for made in map(convert, rows):  # A row, a list of rows or None.
             converted += made if isinstance(made, list) else [made] * bool(made)

@@ -181,7 +181,7 @@ TEST_F(BacktestSetTest, ATableThatIsWrongIsNamedAndNothingIsPrinted) {
       {Path("none.csv"), "none.csv: No such file"},
       {Write("empty.csv", ""), "empty.csv:1: is empty"},
       {Write("c.csv", cluster), "c.csv:4: cannot open " + Path("mi301x.json")},
-      {"primsu", "no table \"primsu\"; there is bridge_cards, "},
+      {"primsu", "no table \"primsu\"; there is bloom, bridge_cards, "},
   };
   for (const auto& c : cases) {
     for (const bool first : {false, true}) {

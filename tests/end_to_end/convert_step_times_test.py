@@ -279,12 +279,49 @@ SOURCES = {
          "global_batch": "16", "seq": "37440", "tp": "1", "pp": "1", "cp": "2",
          "fsdp": "1", "model_tflops_per_gpu": "800"},
         {"model": "wan2.1-1.3b DiT", "fsdp": "1"}],
+    "fms_fsdp.csv": [
+        {"model": "7b", "gpu": "H100", "num_gpus": "16", "sharding": "HSDP",
+         "compile": "1", "checkpointing": "none", "batch_size": "2",
+         "tokens_per_s_per_gpu": "8192"},
+        {"model": "34b", "gpu": "A100", "num_gpus": "16", "sharding": "FSDP",
+         "compile": "0", "checkpointing": "full", "batch_size": "1",
+         "tokens_per_s_per_gpu": "1024"},
+        {"checkpointing": "selective"}],
+    "korthikanti2022_a100.csv": [
+        {**USUAL, "model": "22B", "hidden": "64", "layers": "8", "heads": "4",
+         "dp": "1", "pp": "2", "vp": "2", "recompute": "full"},
+        {**USUAL, "model": "22B", "hidden": "64", "layers": "8", "heads": "4",
+         "tp": "2", "recompute": "selective"}],
+    # Earlier days, what did not fit and what is repeated are left out; from
+    # "partition_method" on the embeddings count as layers.
+    "bloom_chronicles_prequel.md": """
+NHIDDEN=64 / NLAYERS=8
+NHEADS=4
+
+| Nodes | Size | DP | TP | PP | MBS | GBS | Mem  | Sec/it | TFLOPs | Notes |
+| ----: | ---: | -: | -: | -: | --: | --: | ---: | -----: | -----: | ----: |
+|     1 | 1B   |  1 |  8 |  1 |   2 |  16 | 39GB |   1.50 |  90.00 | 02-21 |
+|     1 | 1B   |  1 |  2 |  4 |   2 |  16 | 39GB |   1.50 |  90.00 | 02-25 |
+|     1 | 1B   |  1 |  2 |  4 |   2 |  16 | GB   |   1.50 |  90.00 | 02-25 |
+|     1 | 1B   |  8 |  1 |  1 |   2 |  16 | OOM  |        |        | 02-25 |
+|     1 | 1B   |  1 |  8 |  6 |   2 | 1568 | 39GB |  1.50 |  90.00 | 02-25 |
+|       |      |    |    |    |     |     |      |        |        |       |
+
+NLAYERS=7 (partition_method='type:transformer|embed')
+
+| Nodes | Size | DP | TP | PP | MBS | NHEADS | GBS | Mem  | Sec/it | Notes |
+| ----: | ---: | -: | -: | -: | --: | -----: | --: | ---: | -----: | ----: |
+|     1 | 1B   |  2 |  1 |  3 |   1 |      8 |  16 |      |   2.25 | 02-28 |
+""",
 }
 GOLDEN = pathlib.Path(__file__).resolve().parent / "convert_step_times.json"
 
 
 def write_sources(folder):
     for name, rows in SOURCES.items():
+        if isinstance(rows, str):
+            (folder / name).write_text(rows)
+            continue
         columns = list(dict.fromkeys(key for row in rows for key in row))
         with open(folder / name, "w", newline="") as file:
             writer = csv.DictWriter(file, columns)

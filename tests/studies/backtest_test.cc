@@ -277,6 +277,24 @@ TEST(Against, BroadcastsOfOwnersTakeLongerWithEachNode) {
   EXPECT_LT(SummarizeErrors(errors).worst, 0.03);
 }
 
+// Megatron-LM of 2022, 8 to 512 GPUs, pipelines of up to 64 ranks.
+TEST(Against, RecomputationOfAllOrOfAttentionTakesWhatWasMeasured) {
+  const auto errors = ErrorsOf(
+      "recomputation", [](const formats::MeasuredRun&) { return true; });
+  EXPECT_EQ(errors.size(), 8u);
+  EXPECT_LT(SummarizeErrors(errors).mean, 0.04);
+  EXPECT_LT(SummarizeErrors(errors).worst, 0.07);
+}
+
+// Weights of 96 and 128 replicas that are gathered in a node.
+TEST(Against, HybridShardingKeepsItsWeightsInTheNode) {
+  const auto errors = ErrorsOf("fms_fsdp", [](const formats::MeasuredRun& run) {
+    return run.setup.optimizer_group > 0 && run.setup.eager_pointwise;
+  });
+  EXPECT_EQ(errors.size(), 2u);
+  EXPECT_LT(SummarizeErrors(errors).worst, 0.04);
+}
+
 // Errors of one model on one GPU do not depend on how it is divided.
 TEST(Against, TheA800IsAsFastWithTensorsAsWithPipelines) {
   const auto errors = ErrorsOf("flagperf", [](const formats::MeasuredRun& run) {

@@ -7,81 +7,11 @@
 #include "base/numeric.h"
 #include "emulator/cost/device_cycles.h"
 #include "emulator/framework/attention_kernels.h"
-#include "emulator/framework/cast_launches.h"
-#include "emulator/framework/expert_launches.h"
 #include "emulator/framework/product_alignment.h"
-#include "emulator/framework/pytorch_traffic.h"
 #include "emulator/framework/score_kernels.h"
-#include "emulator/ops/layer_builder.h"
-#include "emulator/ops/layer_tokens.h"
 
 namespace pipeloom::emulator {
 namespace {
-
-// Bytes per element in addition to those of fused kernels (emulator/ops), if
-// norm, bias, dropout and residual are separate kernels.
-constexpr double kEagerForward = 8;
-constexpr double kEagerBackward = 16;
-// The same of the kernels that XLA makes, half of them on a tensor-parallel
-// GPU's part of a layer: 420 bytes are the mean of what GPT of 126M and 5B,
-// Llama 2 7B and ViT-G/14 ask for by themselves (docs/evaluation/unseen.md), a
-// third of them forward.
-constexpr double kXlaForward = 140;
-constexpr double kXlaBackward = 280;
-// Bytes per logit: cast to fp32, maximum, difference, exponent, sum, gather.
-constexpr double kEagerLogitsForward = 16;
-constexpr double kEagerLogitsBackward = 6;
-
-// Bytes per element of kernels that are not fused.
-struct KernelBytes {
-  double forward = 0;
-  double backward = 0;
-};
-// A loss on an fp32 copy of the logits.
-constexpr KernelBytes kEagerLoss{.forward = 14, .backward = 28};
-// The same of Megatron-Core without its fused loss (tensor_parallel/
-// cross_entropy.py): its maximum (4), exponents (8) and their sum (4), less the
-// 8 of a fused loss; backward, the cast to 16 bits, less 6. At the rate of
-// strided kernels: the fp32 copy (6), the difference (8) and the softmax (8),
-// whose divisor is broadcast; backward, the scaled gradient (8).
-constexpr KernelBytes kFp32Loss{.forward = 8, .backward = 0};
-constexpr KernelBytes kFp32LossStrided{.forward = 22, .backward = 8};
-
-// Norm and residual of a block, bytes per element (NormAndResidual).
-constexpr double kNormForward = 10;
-constexpr double kNormBackward = 14;
-// The same of its modulation (Modulate).
-constexpr double kModulatedForward = 8;
-constexpr double kModulatedBackward = 12;
-
-// Kernels that a layer launches without fusion; a collective takes the host as
-// long as two.
-constexpr double kKernelsForward = 25;
-constexpr double kKernelsBackward = 50;
-constexpr double kKernelsACollective = 2;
-// A further step of a ring of keys and values launches, forward: a transfer,
-// copies of halves, attention and two corrections; backward: a transfer,
-// copies, attention and three sums (TransformerEngine, context_parallel.py).
-constexpr double kRingStepForward = 7;
-constexpr double kRingStepBackward = 9;
-// An all-to-all of queries, keys, values and outputs launches two copies and an
-// exchange for each, and back.
-constexpr double kAllToAllKernels = 12;
-// Kernels of a token mixer in place of attention's six, counted in the code of
-// Megatron-Core, mamba_ssm and flash-linear-attention. State space, forward:
-// the six of the scan, norm, copies of its small parameters; backward: those
-// six again, fourteen gradients and their casts and sums. Delta net, forward:
-// convolution, norm, gates, copies of queries, keys, values and gate, six of
-// the chunks, norm and gate.
-struct MixerKernels {
-  double forward = 0;
-  double backward = 0;
-};
-constexpr MixerKernels kStateSpaceKernels{.forward = 8, .backward = 20};
-constexpr MixerKernels kDeltaNetKernels{.forward = 14, .backward = 24};
-// Replaying a layer's graph and copying its input take the host as long as this
-// number of kernels: chosen on the fit rows of workloads/validation/mlperf.csv.
-constexpr double kKernelsAReplay = 20;
 
 // Bytes of an element that is cast ahead of a gather: 4 bits with a scale for
 // 16 elements in NVFP4, for which TransformerEngine gathers only the operand
@@ -99,27 +29,6 @@ double GatheredBytes(const TrainingSetup& setup, const DeviceSpec& device) {
 // 1 in their place (docs/evaluation/emulator.md, "vTrain on one node").
 constexpr double kLaunchNorm = 3;
 constexpr double kWholeNodeLaunch = 1.4;
-
-// Layers without TransformerEngine add the bias of queries, keys and values in
-// a kernel of its own (Megatron-LM, tensor_parallel/layers.py): bytes an
-// element.
-constexpr double kBiasSum = 2 + 2;
-
-// A rotation of queries and keys that also multiplies by a factor runs as
-// operators of PyTorch in Megatron-Core (rope_utils.py: a factor is not
-// supported by TransformerEngine's kernel). Bytes an element in addition to the
-// 4 of that kernel. Forward: half is negated (2), joined with the other half
-// (4), two products (8), their sum (6), joined with the part that is not
-// rotated, which is empty (4). Backward: two products (8), half negated (2),
-// halves joined (4), summed (6); zeros for the empty part (2), summed (6).
-constexpr KernelBytes kScaledRotary{.forward = 24 - 4, .backward = 28 - 4};
-
-// Where one kernel runs a product of experts and their activation (cuDNN's, in
-// TransformerEngine's fused operations for MXFP8 on Blackwell): bytes that
-// kernels of their own move in addition, an element of the experts' width.
-// Forward: activation (6) and cast (4) less their results (2). Backward: the
-// gradient (2), activation (10) and cast (8) less gate, input and results (8).
-constexpr KernelBytes kFusedActivation{.forward = 8, .backward = 12};
 
 // Products by expert overlap their traffic only in part: the norm that best
 // fits grouped products of 20 to 256 experts on B200 (SimuMax, Apache-2.0),
@@ -166,18 +75,6 @@ constexpr double kDispatchShare = 0.2;
 double NormOf(double a, double b, double p) {
   if (a <= 0 || b <= 0) return std::max(a, b);
   return std::pow(std::pow(a, p) + std::pow(b, p), 1 / p);
-}
-
-double HeadsOnGpu(const LayerSpec& layer, const ParallelLayout& parallel) {
-  return Real(CeilDiv(layer.attention.heads, int64_t{parallel.tp}));
-}
-
-double QueryKeyValueWidth(const LayerSpec& layer,
-                          const ParallelLayout& parallel) {
-  const AttentionSpec& a = layer.attention;
-  return HeadsOnGpu(layer, parallel) * Real(a.head_dim) +
-         Real(CeilDiv(a.kv_heads, int64_t{parallel.tp})) *
-             Real(a.head_dim + a.value_width());
 }
 
 }  // namespace
@@ -378,189 +275,6 @@ Duration FrameworkPrices::AttentionCore(
     }
   }
   return time;
-}
-
-KernelTraffic FrameworkPrices::ConvolutionTraffic() const {
-  KernelTraffic traffic;
-  if (!setup_.eager_pointwise || setup_.framework != Framework::kPyTorch) {
-    return traffic;
-  }
-  const double tokens = Real(LayerTokens(layer_, shape_)) /
-                        Real(int64_t{parallel_.tp} * parallel_.cp);
-  const EagerPasses bytes = ConvolutionBytes(layer_, tokens);
-  traffic.forward = Memory(bytes.forward.streamed);
-  traffic.backward = Memory(bytes.backward.streamed);
-  if (Graphs() == CudaGraphs::kIteration) return traffic;
-  const EagerLaunches launches = ConvolutionLaunches(layer_);
-  traffic.forward_kernels = launches.forward;
-  traffic.backward_kernels = launches.backward;
-  return traffic;
-}
-
-KernelTraffic FrameworkPrices::Traffic(const LayerOps& ops) const {
-  KernelTraffic traffic;
-  const bool transformer = layer_.kind == LayerKind::kTransformer;
-  if (layer_.kind == LayerKind::kConvolutions) return ConvolutionTraffic();
-  if (!transformer && layer_.kind != LayerKind::kLossHead) return traffic;
-  const double tokens = Real(LayerTokens(layer_, shape_)) / parallel_.cp;
-  const double hidden = Real(layer_.hidden);
-  const auto add = [&](double forward_bytes, double backward_bytes) {
-    traffic.forward += Memory(forward_bytes);
-    traffic.backward += Memory(backward_bytes);
-  };
-  const auto add_strided = [&](const KernelBytes& bytes, double elements) {
-    const double seconds = elements / StridedRate(device_);
-    traffic.forward += Seconds(bytes.forward * seconds);
-    traffic.backward += Seconds(bytes.backward * seconds);
-  };
-  if (transformer && layer_.biases &&
-      setup_.attention != AttentionKernel::kFused) {
-    add(kBiasSum * tokens * QueryKeyValueWidth(layer_, parallel_), 0);
-  }
-  const bool scales_apart = transformer && layer_.attention.scaled_rotary &&
-                            (setup_.framework == Framework::kMegatronCore ||
-                             setup_.framework == Framework::kMegatronBridge);
-  if (scales_apart) {
-    const AttentionSpec& a = layer_.attention;
-    const double elements = tokens * Real(a.head_dim) *
-                            (HeadsOnGpu(layer_, parallel_) +
-                             Real(CeilDiv(a.kv_heads, int64_t{parallel_.tp}))) /
-                            kPyTorchShare;
-    add(kScaledRotary.forward * elements, kScaledRotary.backward * elements);
-  }
-  if (transformer && layer_.ffn.experts > 0 && layer_.ffn.gated &&
-      setup_.fused_experts && setup_.fp8_products &&
-      setup_.fp8_recipe == Fp8Recipe::kBlocks && IsBlackwell(device_)) {
-    const double elements = tokens / parallel_.tp *
-                            Real(layer_.ffn.experts_per_token) *
-                            Real(layer_.ffn.expert_hidden);
-    traffic.forward -= Memory(kFusedActivation.forward * elements);
-    traffic.backward -= Memory(kFusedActivation.backward * elements);
-  }
-  if (transformer && !setup_.sequence_parallel && parallel_.tp > 1) {
-    // Norms and residuals of both blocks work on the tokens of the other GPUs
-    // too.
-    const double whole = tokens * hidden * (1 - 1.0 / parallel_.tp);
-    const bool modulated = layer_.modulation.vectors > 0;
-    for (int block = 0; block < std::min(BlocksOf(layer_), 2); ++block) {
-      add(kNormForward * whole, kNormBackward * whole);
-      if (modulated) add(kModulatedForward * whole, kModulatedBackward * whole);
-    }
-  }
-  if (setup_.xla_pointwise && transformer) {
-    const double elements = tokens * hidden * (1 + 1.0 / parallel_.tp) / 2;
-    add(kXlaForward * elements, kXlaBackward * elements);
-  } else if (setup_.eager_pointwise &&
-             setup_.framework == Framework::kPyTorch &&
-             (!transformer || layer_.modulation.vectors > 0 ||
-              (layer_.ffn.gated && layer_.cross_attention.heads == 0))) {
-    const EagerPasses bytes =
-        PyTorchBytes(layer_, tokens, parallel_, setup_.fp32_loss);
-    add(bytes.forward.streamed, bytes.backward.streamed);
-    add_strided({bytes.forward.strided, bytes.backward.strided}, 1);
-  } else if (setup_.eager_pointwise || setup_.xla_pointwise) {
-    if (transformer) {
-      const double elements =
-          tokens * hidden / (setup_.sequence_parallel ? parallel_.tp : 1);
-      add(kEagerForward * elements, kEagerBackward * elements);
-      if (layer_.ffn.experts > 0 && parallel_.ep == 1) {
-        const EagerPasses rows = IndexedRowBytes(layer_, tokens, parallel_);
-        add(rows.forward.streamed / kPyTorchShare,
-            rows.backward.streamed / kPyTorchShare);
-      }
-    } else if (!setup_.fp32_loss) {
-      const double logits = tokens * Real(layer_.vocab) / parallel_.tp;
-      add(kEagerLogitsForward * logits, kEagerLogitsBackward * logits);
-    }
-  }
-  if (!transformer && setup_.fp32_loss &&
-      setup_.framework != Framework::kPyTorch) {
-    const bool compiled = setup_.framework == Framework::kTorchTitan;
-    const KernelBytes& loss = compiled ? kEagerLoss : kFp32Loss;
-    const double logits = tokens * Real(layer_.vocab) / parallel_.tp;
-    add(loss.forward * logits, loss.backward * logits);
-    if (!compiled) add_strided(kFp32LossStrided, logits);
-  }
-  // A layer of one block launches half as many.
-  const double blocks = transformer && BlocksOf(layer_) < 2 ? 0.5 : 1;
-  const MixerKernels mixer = !transformer                   ? MixerKernels{}
-                             : layer_.state_space.heads > 0 ? kStateSpaceKernels
-                             : layer_.delta_net.value_heads > 0
-                                 ? kDeltaNetKernels
-                                 : MixerKernels{};
-  traffic.forward_kernels = blocks * kKernelsForward + mixer.forward;
-  traffic.backward_kernels = blocks * kKernelsBackward + mixer.backward;
-  if (scales_apart) {
-    const EagerLaunches rotation = RotationLaunches(
-        layer_.attention, microbatches_.packed ? shape_.sequences : 0,
-        setup_.host_per_kernel);
-    traffic.forward_kernels += rotation.forward;
-    traffic.backward_kernels += rotation.backward;
-  }
-  if (transformer) {
-    const EagerLaunches casts = CastLaunches(layer_, setup_);
-    traffic.forward_kernels += casts.forward;
-    traffic.backward_kernels += casts.backward;
-  }
-  const bool is_eager = transformer && setup_.eager_pointwise &&
-                        setup_.framework == Framework::kPyTorch;
-  if (is_eager && Graphs() == CudaGraphs::kNone) {
-    const EagerLaunches launches = PyTorchLaunches(layer_, tokens);
-    traffic.forward_kernels = launches.forward;
-    traffic.backward_kernels = launches.backward;
-  } else if (transformer && layer_.ffn.experts > 0) {
-    const EagerLaunches experts =
-        ExpertLaunches(layer_.ffn, parallel_.ep, setup_);
-    if (Graphs() == CudaGraphs::kLayers) {
-      traffic.forward_kernels = traffic.backward_kernels = 0;
-    }
-    traffic.forward_kernels += experts.forward;
-    traffic.backward_kernels += experts.backward;
-    if (setup_.overlap_dispatch && parallel_.ep > 1 &&
-        Graphs() == CudaGraphs::kNone) {
-      const EagerLaunches parts = OverlappedDispatchLaunches();
-      traffic.forward_kernels += parts.forward;
-      traffic.backward_kernels += parts.backward;
-    }
-  } else if (Graphs() == CudaGraphs::kLayers && transformer) {
-    traffic.forward_kernels = traffic.backward_kernels = kKernelsAReplay;
-    return traffic;
-  }
-  if (Graphs() == CudaGraphs::kIteration) {
-    traffic.forward_kernels = traffic.backward_kernels = 0;
-    return traffic;
-  }
-  if (transformer && parallel_.cp > 1 && Graphs() == CudaGraphs::kNone &&
-      HasMixer(layer_)) {
-    if (layer_.attention.kind == AttentionKind::kNone) {
-      traffic.forward_kernels += kAllToAllKernels;
-      traffic.backward_kernels += kAllToAllKernels;
-    } else if (parallel_.context == ContextParallelism::kRing) {
-      traffic.forward_kernels += kRingStepForward * (parallel_.cp - 1);
-      traffic.backward_kernels += kRingStepBackward * (parallel_.cp - 1);
-    } else if (parallel_.context == ContextParallelism::kAllToAll) {
-      traffic.forward_kernels += kAllToAllKernels;
-      traffic.backward_kernels += kAllToAllKernels;
-    }
-  }
-  if (transformer && setup_.attention == AttentionKernel::kUnfused &&
-      layer_.attention.kind != AttentionKind::kNone) {
-    const ScoreKernels kernels =
-        ScoreKernelsOf(layer_, shape_, parallel_, setup_);
-    traffic.forward_kernels += kernels.more_forward_kernels;
-    traffic.backward_kernels += kernels.more_backward_kernels;
-  }
-  if (transformer && parallel_.tp > 1) {
-    traffic.forward_kernels += 2 * blocks * kKernelsACollective;
-    traffic.backward_kernels += 2 * blocks * kKernelsACollective;
-  }
-  for (const OpStep& step : ops.weight_grad) {
-    traffic.weight_grad_kernels +=
-        Real(static_cast<int64_t>(step.compute.size()));
-  }
-  traffic.weight_grad_kernels =
-      std::min(traffic.weight_grad_kernels, traffic.backward_kernels);
-  return traffic;
 }
 
 Duration FrameworkPrices::WithLaunches(Duration time, double kernels) const {

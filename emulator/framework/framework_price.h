@@ -26,6 +26,11 @@ namespace pipeloom::emulator {
 // Time of kernels of a layer's passes that are not among its operators, and the
 // number of kernels that the host launches for each pass.
 struct KernelTraffic {
+  // Bytes that kernels move for each element.
+  struct Bytes {
+    double forward = 0;
+    double backward = 0;
+  };
   Duration forward{};
   Duration backward{};  // For the input gradient, in both forms.
   double forward_kernels = 0;
@@ -108,6 +113,21 @@ class FrameworkPrices {
   Duration Attention(const AttentionOp& op) const;
   double GroupedSeconds(const GemmOp& op) const;
   KernelTraffic ConvolutionTraffic() const;
+  // Parts of Traffic(): kernels of queries, keys and values; the activation of
+  // experts that is part of their products; norms without sequence parallelism;
+  // kernels that are not fused; a loss in fp32.
+  void AddProjections(KernelTraffic* traffic) const;
+  void SubtractFusedExperts(KernelTraffic* traffic) const;
+  void AddWholeNorms(KernelTraffic* traffic) const;
+  void AddPointwise(KernelTraffic* traffic) const;
+  void AddFp32Loss(KernelTraffic* traffic) const;
+  // Adds kernels on contiguous memory, or on strided.
+  void AddStreamed(const KernelTraffic::Bytes& bytes, double elements,
+                   KernelTraffic* traffic) const;
+  void AddStrided(const KernelTraffic::Bytes& bytes, double elements,
+                  KernelTraffic* traffic) const;
+  // Returns the tokens of the layer on a context-parallel GPU.
+  double Tokens() const;
   // Returns which kernels of this shape CUDA graphs launch.
   CudaGraphs Graphs() const {
     return shape_.host_launched ? CudaGraphs::kNone : setup_.graphs;

@@ -161,178 +161,247 @@ Bytes LogitsOnGpu(const LayerSpec& layer, const WorkShape& shape,
                        parallel.gpus_per_rank()));
 }
 
+// The cost of one layer, part by part: each reads what those before it set.
+class LayerPricing {
+ public:
+  // Everything passed in must outlive it.
+  LayerPricing(const LayerSpec& layer, const WorkShape& shape,
+               const GradientNeeds& needs, const LayerSetting& setting)
+      : layer_(layer),
+        shape_(shape),
+        needs_(needs),
+        setting_(setting),
+        setup_(setting.setup),
+        ops_(BuildLayerOps(layer, shape, setting.parallel, needs,
+                           setting.options)),
+        kept_(ActivationsOf(
+            layer, shape, setting.parallel,
+            KeepsFp8() ? Precision::kFp8 : setting.options.precision,
+            setup_.fp8_activation_inputs, setting.options.expert_imbalance)),
+        prices_(layer, shape, setting.parallel, setup_, setting.cluster,
+                setting.device, setting.costs, setting.microbatches),
+        own_weights_(needs.weights && setting.options.adapter_rank == 0),
+        more_(UnfusedBytesOf(layer, shape, setting.parallel, setup_,
+                             own_weights_)),
+        checks_operators_(setup_.checkpoint_operators && own_weights_ &&
+                          setting.options.precision != Precision::kFp32 &&
+                          ChecksOperators(layer)) {}
+
+  LayerCost Cost() {
+    SetTimes();
+    AddSharding(layer_, needs_, setting_, prices_, &cost_);
+    SetActivations();
+    SetScratch();
+    SetGroups();
+    cost_.forward_flops = ops_.forward_flops;
+    return cost_;
+  }
+
+ private:
+  bool has_backward() const { return needs_.input || needs_.weights; }
+
+  // TransformerEngine keeps inputs of low-precision products in fp8.
+  bool KeepsFp8() const {
+    return setup_.fp8_products && IsMegatron(setup_) &&
+           layer_.kind == LayerKind::kTransformer &&
+           setting_.options.precision == Precision::kBf16;
+  }
+
+  KernelTraffic Traffic() const {
+    KernelTraffic traffic = prices_.Traffic(ops_);
+    if (setting_.options.adapter_rank > 0 && needs_.weights &&
+        traffic.forward_kernels > 0) {
+      // Two adapters (NeMo's ParallelLinearAdapter): dropout, two products,
+      // scale and sum; backward, both gradients of the products and their sums.
+      // Under tensor parallelism each gathers twice and copies, and back.
+      const bool divided = setting_.parallel.tp > 1;
+      traffic.forward_kernels += 2 * (5 + (divided ? 5 : 0));
+      traffic.backward_kernels += 2 * (7 + (divided ? 8 : 0));
+    }
+    return traffic;
+  }
+
+  // The time of a pass with what its kernels take of the host and of power.
+  Duration PassTime(const std::vector<OpStep>& steps, Duration time,
+                    double kernels) const {
+    return prices_.WithPowerLimit(steps, prices_.WithLaunches(time, kernels));
+  }
+
+  void SetTimes() {
+    const StepsCost forward = prices_.Sum(ops_.forward);
+    const StepsCost backward = prices_.Sum(ops_.backward);
+    StepsCost weight_grad = prices_.Sum(
+        setup_.sequence_parallel ? ops_.weight_grad
+                                 : WithoutCommunication(ops_.weight_grad));
+    StepsCost fused = prices_.Sum(ops_.fused);
+    if (!setup_.sequence_parallel) {
+      fused = {.time = backward.time + weight_grad.time,
+               .gap = backward.gap,
+               .wait = backward.wait + weight_grad.wait};
+    }
+    if (setup_.sum_gradients_apart && own_weights_) {
+      const ShardedParameters own = ParametersOnGpu(layer_, setting_.parallel);
+      const Duration sum =
+          prices_.Memory(kGradientSumBytes * Real(own.dense + own.experts));
+      weight_grad.time += sum;
+      fused.time += sum;
+    }
+    const KernelTraffic traffic = Traffic();
+    cost_.forward = PassTime(ops_.forward, forward.time + traffic.forward,
+                             traffic.forward_kernels);
+    cost_.weight_grad = PassTime(ops_.weight_grad, weight_grad.time,
+                                 traffic.weight_grad_kernels);
+    if (has_backward()) SetBackward(backward, fused, traffic);
+    if (PreparesBatch(layer_, setting_)) {
+      cost_.forward += prices_.HostTime(kBatchLaunches);
+    }
+    cost_.backward_gap = std::min(backward.gap, cost_.backward);
+    cost_.fused_gap = std::min(fused.gap, cost_.fused);
+    if (setup_.paired_forwards) {
+      cost_.forward_gap = std::min(forward.gap, cost_.forward);
+    }
+    cost_.forward_compute =
+        prices_.ComputeOf(cost_.forward, forward.wait, traffic.forward_kernels);
+    cost_.forward_again = cost_.forward;
+  }
+
+  void SetBackward(const StepsCost& backward, const StepsCost& fused,
+                   const KernelTraffic& traffic) {
+    const double kernels =
+        traffic.backward_kernels - traffic.weight_grad_kernels;
+    const double fused_kernels =
+        traffic.backward_kernels -
+        (needs_.weights ? 0 : traffic.weight_grad_kernels);
+    cost_.backward =
+        PassTime(ops_.backward, backward.time + traffic.backward, kernels);
+    cost_.fused =
+        PassTime(ops_.fused, fused.time + traffic.backward, fused_kernels);
+    cost_.backward_compute =
+        prices_.ComputeOf(cost_.backward, backward.wait, kernels);
+    cost_.fused_compute =
+        prices_.ComputeOf(cost_.fused, fused.wait, fused_kernels);
+    if (setup_.recompute_attention) {
+      const Duration core = prices_.AttentionCore(ops_.forward);
+      cost_.backward += core;
+      cost_.fused += core;
+    }
+  }
+
+  // Also adds the time of operators that are computed again.
+  void SetActivations() {
+    const Bytes adapters = needs_.weights
+                               ? AdapterBytes(layer_, shape_, setting_.parallel,
+                                              setting_.options.adapter_rank)
+                               : Bytes(0);
+    cost_.activations =
+        (own_weights_ ? kept_.trained : kept_.frozen + adapters) + more_.kept;
+    if (setup_.recompute_attention) {
+      cost_.activations -=
+          std::min(AttentionCoreBytes(layer_, shape_, setting_.parallel),
+                   cost_.activations);
+    }
+    if (checks_operators_) {
+      const Bytes kept_products =
+          std::min(OperatorCheckpointBytes(layer_, shape_, setting_.parallel,
+                                           setup_.eager_pointwise),
+                   cost_.activations);
+      computed_again_ = cost_.activations - kept_products;
+      cost_.activations = kept_products;
+      const Duration time =
+          OperatorsAgain(layer_, shape_, setting_, prices_, ops_);
+      cost_.backward += time;
+      cost_.fused += time;
+    }
+    // The log-softmax in place of the 16-bit logits.
+    cost_.activations += 2 * Fp32Logits();
+    cost_.freed_by_backward = cost_.activations;
+    if (needs_.weights) {
+      cost_.freed_by_backward -= std::min(
+          own_weights_ ? kept_.held_for_weight_grad + more_.held_for_weight_grad
+                       : adapters,
+          cost_.activations);
+    }
+  }
+
+  // One byte for each logit, if the loss is in fp32.
+  Bytes Fp32Logits() const {
+    return HasFp32Loss() ? LogitsOnGpu(layer_, shape_, setting_.parallel)
+                         : Bytes(0);
+  }
+  bool HasFp32Loss() const {
+    return setup_.fp32_loss && layer_.kind == LayerKind::kLossHead &&
+           has_backward();
+  }
+
+  void SetScratch() {
+    cost_.scratch =
+        ScratchOf(layer_, shape_, setting_.parallel, setting_.options.precision,
+                  own_weights_, setting_.options.expert_imbalance);
+    // Forward: 16-bit logits, their fp32 copy and the log-softmax, which is
+    // kept, and which takes the place of the copy where the backward works in
+    // place.
+    const int64_t loss_scratch = LossScratch(setup_);
+    cost_.scratch.forward += (loss_scratch < 8 ? 4 : 8) * Fp32Logits();
+    for (Bytes* scratch : {&cost_.scratch.fused, &cost_.scratch.split}) {
+      *scratch =
+          HasFp32Loss() && setup_.framework != Framework::kTorchTitan
+              // Gradients of the loss head's product are made afterwards.
+              ? std::max(*scratch, loss_scratch * Fp32Logits())
+              : *scratch + computed_again_ + loss_scratch * Fp32Logits();
+    }
+  }
+
+  void SetGroups() {
+    constexpr auto kCore = static_cast<size_t>(OperatorGroup::kCoreAttention);
+    for (size_t g = 0; g < cost_.groups.size(); ++g) {
+      GroupCost& group = cost_.groups[g];
+      const LayerActivations::Part& part = kept_.groups[g];
+      group.bytes = own_weights_ ? part.trained : part.frozen;
+      if (g == kCore) group.bytes += more_.scores;
+      // The framework recomputes it by itself.
+      if (checks_operators_ || (setup_.recompute_attention && g == kCore)) {
+        group.bytes = Bytes(0);
+      }
+      if (group.bytes > Bytes(0)) group.again = Again(g);
+    }
+    // A frozen layer's projections start from norm outputs that are not kept.
+    GroupCost& projections =
+        cost_.groups[static_cast<size_t>(OperatorGroup::kProjections)];
+    if (!own_weights_ && projections.bytes > Bytes(0)) {
+      projections.again += Again(static_cast<size_t>(OperatorGroup::kNorms));
+    }
+  }
+
+  Duration Again(size_t group) const {
+    return prices_.Sum(ops_.again[group]).time;
+  }
+
+  const LayerSpec& layer_;
+  const WorkShape& shape_;
+  const GradientNeeds& needs_;
+  const LayerSetting& setting_;
+  const TrainingSetup& setup_;
+  const LayerOps ops_;
+  const LayerActivations kept_;
+  const FrameworkPrices prices_;
+  const bool own_weights_;  // Trained, and not by adapters alone.
+  const UnfusedBytes more_;
+  const bool checks_operators_;
+  Bytes computed_again_{};  // In the backward.
+  LayerCost cost_{};
+};
+
 }  // namespace
 
 LayerCost PriceLayer(const LayerSpec& layer, const WorkShape& whole,
                      const WorkShape& shape, const GradientNeeds& needs,
                      const LayerSetting& setting) {
-  const TrainingSetup& setup = setting.setup;
-  const LayerOps ops =
-      BuildLayerOps(layer, shape, setting.parallel, needs, setting.options);
-  // TransformerEngine keeps inputs of low-precision products in fp8.
-  const bool fp8_kept = setup.fp8_products && IsMegatron(setup) &&
-                        layer.kind == LayerKind::kTransformer &&
-                        setting.options.precision == Precision::kBf16;
-  const LayerActivations kept = ActivationsOf(
-      layer, shape, setting.parallel,
-      fp8_kept ? Precision::kFp8 : setting.options.precision,
-      setup.fp8_activation_inputs, setting.options.expert_imbalance);
-  const FrameworkPrices prices(layer, shape, setting.parallel, setup,
-                               setting.cluster, setting.device, setting.costs,
-                               setting.microbatches);
-  const bool has_backward = needs.input || needs.weights;
-
-  StepsCost backward = prices.Sum(ops.backward);
-  StepsCost weight_grad = prices.Sum(
-      setup.sequence_parallel ? ops.weight_grad
-                              : WithoutCommunication(ops.weight_grad));
-  const StepsCost forward = prices.Sum(ops.forward);
-  StepsCost fused = prices.Sum(ops.fused);
-  if (!setup.sequence_parallel) {
-    fused = {.time = backward.time + weight_grad.time,
-             .gap = backward.gap,
-             .wait = backward.wait + weight_grad.wait};
+  LayerCost cost = LayerPricing(layer, shape, needs, setting).Cost();
+  if (setting.copies > 1) {
+    cost.forward_flops =
+        BuildLayerOps(layer, whole, setting.parallel, needs, setting.options)
+            .forward_flops;
   }
-  KernelTraffic traffic = prices.Traffic(ops);
-  if (setting.options.adapter_rank > 0 && needs.weights &&
-      traffic.forward_kernels > 0) {
-    // Two adapters (NeMo's ParallelLinearAdapter): dropout, two products, scale
-    // and sum; backward, both gradients of the products and their sums. Under
-    // tensor parallelism each gathers twice and copies, and back.
-    const bool divided = setting.parallel.tp > 1;
-    traffic.forward_kernels += 2 * (5 + (divided ? 5 : 0));
-    traffic.backward_kernels += 2 * (7 + (divided ? 8 : 0));
-  }
-  if (setup.sum_gradients_apart && needs.weights &&
-      setting.options.adapter_rank == 0) {
-    const ShardedParameters own = ParametersOnGpu(layer, setting.parallel);
-    const Duration sum =
-        prices.Memory(kGradientSumBytes * Real(own.dense + own.experts));
-    weight_grad.time += sum;
-    fused.time += sum;
-  }
-  LayerCost cost;
-  cost.forward = prices.WithPowerLimit(
-      ops.forward, prices.WithLaunches(forward.time + traffic.forward,
-                                       traffic.forward_kernels));
-  cost.weight_grad = prices.WithPowerLimit(
-      ops.weight_grad,
-      prices.WithLaunches(weight_grad.time, traffic.weight_grad_kernels));
-  if (has_backward) {
-    cost.backward = prices.WithPowerLimit(
-        ops.backward, prices.WithLaunches(backward.time + traffic.backward,
-                                          traffic.backward_kernels -
-                                              traffic.weight_grad_kernels));
-    const double fused_kernels =
-        traffic.backward_kernels -
-        (needs.weights ? 0 : traffic.weight_grad_kernels);
-    cost.fused = prices.WithPowerLimit(
-        ops.fused,
-        prices.WithLaunches(fused.time + traffic.backward, fused_kernels));
-    cost.backward_compute = prices.ComputeOf(
-        cost.backward, backward.wait,
-        traffic.backward_kernels - traffic.weight_grad_kernels);
-    cost.fused_compute =
-        prices.ComputeOf(cost.fused, fused.wait, fused_kernels);
-    if (setup.recompute_attention) {
-      const Duration core = prices.AttentionCore(ops.forward);
-      cost.backward += core;
-      cost.fused += core;
-    }
-  }
-  if (PreparesBatch(layer, setting)) {
-    cost.forward += prices.HostTime(kBatchLaunches);
-  }
-  cost.backward_gap = std::min(backward.gap, cost.backward);
-  cost.fused_gap = std::min(fused.gap, cost.fused);
-  if (setup.paired_forwards) {
-    cost.forward_gap = std::min(forward.gap, cost.forward);
-  }
-  cost.forward_compute =
-      prices.ComputeOf(cost.forward, forward.wait, traffic.forward_kernels);
-  cost.forward_again = cost.forward;
-  AddSharding(layer, needs, setting, prices, &cost);
-
-  const int64_t adapter_rank = setting.options.adapter_rank;
-  const bool own_weights = needs.weights && adapter_rank == 0;
-  const UnfusedBytes more =
-      UnfusedBytesOf(layer, shape, setting.parallel, setup, own_weights);
-  const Bytes adapters =
-      needs.weights ? AdapterBytes(layer, shape, setting.parallel, adapter_rank)
-                    : Bytes(0);
-  cost.activations =
-      (own_weights ? kept.trained : kept.frozen + adapters) + more.kept;
-  if (setup.recompute_attention) {
-    cost.activations -= std::min(
-        AttentionCoreBytes(layer, shape, setting.parallel), cost.activations);
-  }
-  const bool checks = setup.checkpoint_operators && own_weights &&
-                      setting.options.precision != Precision::kFp32 &&
-                      ChecksOperators(layer);
-  Bytes again{};  // Computed again by the backward.
-  if (checks) {
-    const Bytes kept_products =
-        std::min(OperatorCheckpointBytes(layer, shape, setting.parallel,
-                                         setup.eager_pointwise),
-                 cost.activations);
-    again = cost.activations - kept_products;
-    cost.activations = kept_products;
-    const Duration time = OperatorsAgain(layer, shape, setting, prices, ops);
-    cost.backward += time;
-    cost.fused += time;
-  }
-  const bool fp32_loss =
-      setup.fp32_loss && layer.kind == LayerKind::kLossHead && has_backward;
-  const Bytes logits =
-      fp32_loss ? LogitsOnGpu(layer, shape, setting.parallel) : Bytes(0);
-  // The log-softmax in place of the 16-bit logits.
-  cost.activations += 2 * logits;
-  cost.freed_by_backward = cost.activations;
-  if (needs.weights) {
-    cost.freed_by_backward -= std::min(
-        own_weights ? kept.held_for_weight_grad + more.held_for_weight_grad
-                    : adapters,
-        cost.activations);
-  }
-  cost.scratch =
-      ScratchOf(layer, shape, setting.parallel, setting.options.precision,
-                own_weights, setting.options.expert_imbalance);
-  // Forward: 16-bit logits, their fp32 copy and the log-softmax, which is kept,
-  // and which takes the place of the copy where the backward works in place.
-  const int64_t loss_scratch = LossScratch(setup);
-  cost.scratch.forward += (loss_scratch < 8 ? 4 : 8) * logits;
-  for (Bytes* scratch : {&cost.scratch.fused, &cost.scratch.split}) {
-    *scratch = fp32_loss && setup.framework != Framework::kTorchTitan
-                   // Gradients of the loss head's product are made afterwards.
-                   ? std::max(*scratch, loss_scratch * logits)
-                   : *scratch + again + loss_scratch * logits;
-  }
-  for (size_t g = 0; g < cost.groups.size(); ++g) {
-    const LayerActivations::Part& part = kept.groups[g];
-    cost.groups[g].bytes = own_weights ? part.trained : part.frozen;
-    if (g == static_cast<size_t>(OperatorGroup::kCoreAttention)) {
-      cost.groups[g].bytes += more.scores;
-    }
-    // The framework recomputes it by itself.
-    if (checks || (setup.recompute_attention &&
-                   g == static_cast<size_t>(OperatorGroup::kCoreAttention))) {
-      cost.groups[g].bytes = Bytes(0);
-    }
-    if (cost.groups[g].bytes == Bytes(0)) continue;
-    cost.groups[g].again = prices.Sum(ops.again[g]).time;
-  }
-  // A frozen layer's projections start from norm outputs that are not kept.
-  const auto norms = static_cast<size_t>(OperatorGroup::kNorms);
-  GroupCost& projections =
-      cost.groups[static_cast<size_t>(OperatorGroup::kProjections)];
-  if (!own_weights && projections.bytes > Bytes(0)) {
-    projections.again += prices.Sum(ops.again[norms]).time;
-  }
-  cost.forward_flops = setting.copies == 1
-                           ? ops.forward_flops
-                           : BuildLayerOps(layer, whole, setting.parallel,
-                                           needs, setting.options)
-                                 .forward_flops;
   return cost;
 }
 

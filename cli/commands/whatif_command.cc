@@ -2,7 +2,6 @@
 // the batch.
 #include <algorithm>
 #include <iterator>
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -13,7 +12,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 #include "cli/console/command.h"
@@ -24,9 +22,9 @@
 #include "cli/input/plan_file.h"
 #include "cli/input/planning_flags.h"
 #include "cli/report/report.h"
+#include "cli/report/whatif_files.h"
 #include "cli/report/whatif_tables.h"
 #include "formats/job/spec_loader.h"
-#include "formats/text/json_writer.h"
 #include "studies/whatif/bucket_choice.h"
 #include "studies/whatif/whatif_case.h"
 #include "studies/whatif/whatif_run.h"
@@ -36,20 +34,6 @@ namespace {
 
 constexpr int64_t kQuickEvaluations = 32;
 constexpr size_t kMaxRows = 60;
-
-std::string CsvCell(const std::string& text) {
-  if (text.find_first_of(",\"\n") == std::string::npos) return text;
-  return absl::StrCat("\"", absl::StrReplaceAll(text, {{"\"", "\"\""}}), "\"");
-}
-
-// Returns the value of the last change of `path` in a case.
-std::string ValueOf(const studies::WhatIfCase& c, const std::string& path) {
-  std::string value;
-  for (const formats::JobOverride& change : c.changes) {
-    if (change.path == path) value = change.value;
-  }
-  return value;
-}
 
 class WhatIfCommand : public Command {
  public:
@@ -143,7 +127,7 @@ class WhatIfCommand : public Command {
       sets.push_back(absl::StrCat(change.path, "=", change.value));
     }
     PIPELOOM_ASSIGN_OR_RETURN(std::vector<studies::WhatIfCase> cases,
-                              studies::SweepCases(sets, sweeps_.values));
+                              Swept(sets, input.job));
     PIPELOOM_ASSIGN_OR_RETURN(const JobSpec job, input.job.With(base));
     // The job as it is comes first, to compare with.
     const bool compares = !sweeps_.values.empty() || !questions_.empty();
@@ -200,12 +184,13 @@ class WhatIfCommand : public Command {
                                       StudyContextOf(context)));
     }
     NoteComparison(outcomes, context);
-    const std::string json = Json(job.name, cases, outcomes);
+    const std::string json = WhatIfJson(job.name, cases, outcomes);
     if (!json_.empty()) {
       PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(json_, json));
     }
     if (!csv_.empty()) {
-      PIPELOOM_RETURN_IF_ERROR(WriteFileAtomically(csv_, Csv(cases, outcomes)));
+      PIPELOOM_RETURN_IF_ERROR(
+          WriteFileAtomically(csv_, WhatIfCsv(cases, outcomes)));
     }
     const std::vector<Report::NamedTable> tables = Tables(job, cases, outcomes);
     if (!report_.empty()) {
@@ -230,17 +215,39 @@ class WhatIfCommand : public Command {
       }
     }
     // The job as it is tells nothing of the changes.
-    const auto first =
-        outcomes.begin() + (compares && outcomes.size() > 1 ? 1 : 0);
+    const bool changed = compares && outcomes.size() > 1;
+    const auto first = outcomes.begin() + (changed ? 1 : 0);
     if (std::any_of(first, outcomes.end(),
                     [](const studies::WhatIfOutcome& o) { return o.ok(); })) {
       return absl::OkStatus();
     }
     return absl::FailedPreconditionError(
-        absl::StrCat("no configuration can run: ", first->error));
+        absl::StrCat(changed && outcomes.front().ok()
+                         ? "none of the changed configurations can run: "
+                         : "no configuration can run: ",
+                     first->error));
   }
 
  private:
+  // Returns the configurations of --sweep. A UsageError: a path or a value of
+  // them that no job has. Values that only do not fit the job are left to their
+  // rows.
+  absl::StatusOr<std::vector<studies::WhatIfCase>> Swept(
+      const std::vector<std::string>& sets,
+      const formats::JobTemplate& job) const {
+    absl::StatusOr<std::vector<studies::WhatIfCase>> cases =
+        studies::SweepCases(sets, sweeps_.values);
+    if (!cases.ok()) return UsageError(cases.status().message());
+    if (sweeps_.values.empty()) return cases;
+    for (const studies::WhatIfCase& swept : *cases) {
+      const absl::Status readable = job.CheckReadable(swept.changes);
+      if (!readable.ok()) {
+        return UsageError(absl::StrCat("--sweep: ", readable.message()));
+      }
+    }
+    return cases;
+  }
+
   // Returns what --gpus, --budget and --prices say.
   absl::StatusOr<studies::WhatIfGiven> Given() const {
     studies::WhatIfGiven given;
@@ -448,82 +455,6 @@ class WhatIfCommand : public Command {
                     FormatPercent(first > 0 ? each / first : 0)});
     }
     return table;
-  }
-
-  static std::string Csv(const std::vector<studies::WhatIfCase>& cases,
-                         const std::vector<studies::WhatIfOutcome>& outcomes) {
-    std::vector<std::string> paths;
-    for (const studies::WhatIfCase& c : cases) {
-      for (const formats::JobOverride& change : c.changes) {
-        if (std::find(paths.begin(), paths.end(), change.path) == paths.end()) {
-          paths.push_back(change.path);
-        }
-      }
-    }
-    const std::vector<bool> front = studies::ParetoFront(cases, outcomes);
-    std::string text = "configuration";
-    for (const std::string& path : paths) {
-      absl::StrAppend(&text, ",", CsvCell(path));
-    }
-    absl::StrAppend(&text,
-                    ",gpus,step_time_us,samples_per_second,bubble_ratio,"
-                    "epilogue_ratio,mfu,"
-                    "peak_bytes,limit_bytes,cuts_samples,best,error\n");
-    for (size_t i = 0; i < cases.size(); ++i) {
-      const studies::WhatIfOutcome& o = outcomes[i];
-      absl::StrAppend(&text, CsvCell(cases[i].label));
-      for (const std::string& path : paths) {
-        absl::StrAppend(&text, ",", CsvCell(ValueOf(cases[i], path)));
-      }
-      if (o.ok()) {
-        absl::StrAppendFormat(
-            &text, ",%d,%.3f,%.6f,%.6f,%.6f,%.6f,%d,%d,%d,%d,", o.gpus,
-            ToMicroseconds(o.step_time), o.samples_per_second(), o.bubble_ratio,
-            o.epilogue_ratio, o.mfu, o.peak.count(), o.limit.count(),
-            static_cast<int>(o.cuts_more), static_cast<int>(front[i]));
-      } else {
-        absl::StrAppend(&text, ",,,,,,,,,,,", CsvCell(o.error));
-      }
-      text += '\n';
-    }
-    return text;
-  }
-
-  static std::string Json(const std::string& job,
-                          const std::vector<studies::WhatIfCase>& cases,
-                          const std::vector<studies::WhatIfOutcome>& outcomes) {
-    const std::vector<bool> front = studies::ParetoFront(cases, outcomes);
-    formats::JsonWriter json(true);
-    json.BeginObject().Key("job").String(job);
-    json.Key("configurations").BeginArray();
-    for (size_t i = 0; i < cases.size(); ++i) {
-      const studies::WhatIfOutcome& o = outcomes[i];
-      json.BeginObject().Key("label").String(cases[i].label);
-      json.Key("set").BeginObject();
-      std::map<std::string, std::string> set;
-      for (const formats::JobOverride& c : cases[i].changes) {
-        set[c.path] = c.value;
-      }
-      for (const auto& [path, value] : set) json.Key(path).String(value);
-      json.EndObject();
-      if (!o.ok()) {
-        json.Key("error").String(o.error).EndObject();
-        continue;
-      }
-      json.Key("gpus").Int(o.gpus);
-      json.Key("step_time_us").Micros(o.step_time);
-      json.Key("lower_bound_us").Micros(o.lower_bound);
-      json.Key("samples").Int(o.samples);
-      json.Key("samples_per_second").Number(o.samples_per_second());
-      json.Key("bubble_ratio").Number(o.bubble_ratio);
-      json.Key("epilogue_ratio").Number(o.epilogue_ratio);
-      json.Key("mfu").Number(o.mfu);
-      json.Key("peak_bytes").Count(o.peak);
-      json.Key("limit_bytes").Count(o.limit);
-      json.Key("cuts_samples").Bool(o.cuts_more);
-      json.Key("best").Bool(front[i]).EndObject();
-    }
-    return json.EndArray().EndObject().text() + "\n";
   }
 
   static Report MakeReport(const JobSpec& job,

@@ -411,6 +411,19 @@ absl::Status JobTemplate::Apply(const JobOverride& change,
 
 absl::StatusOr<JobSpec> JobTemplate::With(
     absl::Span<const JobOverride> changes) const {
+  bool readable = false;
+  return Make(changes, &readable);
+}
+
+absl::Status JobTemplate::CheckReadable(
+    absl::Span<const JobOverride> changes) const {
+  bool readable = false;
+  const absl::Status made = Make(changes, &readable).status();
+  return readable ? absl::OkStatus() : made;
+}
+
+absl::StatusOr<JobSpec> JobTemplate::Make(absl::Span<const JobOverride> changes,
+                                          bool* readable) const {
   JsonValue tree = tree_;
   std::string file = name_;
   for (const JobOverride& change : changes) {
@@ -422,11 +435,16 @@ absl::StatusOr<JobSpec> JobTemplate::With(
   std::string text;
   Print(tree, &text);
   absl::StatusOr<JobSpec> job = ParseJob(text, file, data_dir_, read_);
-  if (job.ok() || own_error_.ok()) return job;
-  // The file's error has the line of the mistake.
-  const bool same =
-      MistakeOf(own_error_, file_) == MistakeOf(job.status(), file);
-  return changes.empty() || same ? own_error_ : job.status();
+  // Errors of the reader have a line, here one of the printed tree.
+  *readable = job.ok() || absl::StartsWith(job.status().message(), file + ": ");
+  if (job.ok()) return job;
+  const absl::string_view mistake = MistakeOf(job.status(), file);
+  if (!own_error_.ok() &&
+      (changes.empty() || MistakeOf(own_error_, file_) == mistake)) {
+    return own_error_;  // With the line in the file.
+  }
+  if (!absl::StartsWith(job.status().message(), file + ":")) return job;
+  return absl::Status(job.status().code(), absl::StrCat(file, ":", mistake));
 }
 
 }  // namespace pipeloom::formats

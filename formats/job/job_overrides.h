@@ -55,7 +55,16 @@ class JobTemplate {
   // Thread-safe. O(size of the job).
   absl::StatusOr<JobSpec> With(absl::Span<const JobOverride> changes) const;
 
+  // Returns the error of With() if a path or a value is wrong by itself; OK if
+  // the values only do not fit one another, such as more ranks than GPUs.
+  // Thread-safe. O(size of the job).
+  absl::Status CheckReadable(absl::Span<const JobOverride> changes) const;
+
  private:
+  // Implements With(). Sets `readable` to whether every field is known and its
+  // value allowed, even if the values do not fit one another.
+  absl::StatusOr<JobSpec> Make(absl::Span<const JobOverride> changes,
+                               bool* readable) const;
   absl::Status Apply(const JobOverride& change, JsonValue* tree) const;
 
   std::string name_{};  // For error messages.

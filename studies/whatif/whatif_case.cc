@@ -270,8 +270,13 @@ absl::StatusOr<std::vector<WhatIfCase>> SweepCases(
   }
   std::vector<WhatIfCase> cases = {base};
   for (const std::string& sweep : sweeps) {
-    PIPELOOM_ASSIGN_OR_RETURN(const formats::JobOverride change,
-                              formats::ParseOverride(sweep));
+    const absl::StatusOr<formats::JobOverride> parsed =
+        formats::ParseOverride(sweep);
+    if (!parsed.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--sweep: ", parsed.status().message()));
+    }
+    const formats::JobOverride& change = *parsed;
     if (!paths.insert(change.path).second) {
       return absl::InvalidArgumentError(
           absl::StrCat("--sweep ", change.path, " stands twice"));
@@ -285,8 +290,9 @@ absl::StatusOr<std::vector<WhatIfCase>> SweepCases(
     for (const WhatIfCase& c : cases) {
       for (const std::string& value : values) {
         if (value.empty()) {
-          return absl::InvalidArgumentError(
-              absl::StrCat("--sweep ", sweep, " has an empty value"));
+          return absl::InvalidArgumentError(absl::StrCat(
+              "--sweep ", sweep,
+              " has an empty value; give values divided by commas"));
         }
         longer.push_back(c);
         longer.back().changes.push_back({change.path, value});

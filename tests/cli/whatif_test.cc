@@ -72,6 +72,35 @@ TEST_F(WhatIfTest, SaysWhatIsWrongWithAPath) {
   }
 }
 
+TEST_F(WhatIfTest, ASweepOfNoFieldIsRefusedBeforePlanning) {
+  const struct {
+    const char* sweep;
+    const char* says;
+  } cases[] = {
+      {"parallel.ppp=2,4",
+       "--sweep: dip-vlm-s with parallel.ppp=2: field \"parallel.ppp\" is not "
+       "known"},
+      {"parallel.pp=2,four", "with parallel.pp=four: field"},
+      {"parallel.pp=", "--sweep parallel.pp= has an empty value; give values"},
+      {"parallel.pp", "--sweep: \"parallel.pp\" is no change of a field"},
+      {"cluster=moon", "--sweep: cluster=moon: there is no such cluster"},
+  };
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.sweep);
+    const Outcome outcome = Pipeloom(WhatIf({"--sweep", c.sweep}));
+    EXPECT_EQ(outcome.code, 2);
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_THAT(outcome.err, HasSubstr(c.says));
+  }
+  // Values that do not fit the job have their reason in their rows.
+  const Outcome large = Pipeloom(WhatIf({"--sweep", "parallel.pp=4096"}));
+  EXPECT_EQ(large.code, 1);
+  EXPECT_THAT(large.out, HasSubstr("as it is"));
+  EXPECT_THAT(large.err,
+              HasSubstr("none of the changed configurations can run: dip-vlm-s "
+                        "with parallel.pp=4096: parallel: "));
+}
+
 TEST_F(WhatIfTest, SettingAFieldGivesThePlanOfAJobThatHasIt) {
   const Outcome set = Pipeloom(
       WhatIf({"--set", "training.microbatches=8", "--format", "json"}));

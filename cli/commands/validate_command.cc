@@ -4,9 +4,11 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "cli/commands/slow_flags.h"
 #include "cli/commands/trainer_output.h"
@@ -21,6 +23,7 @@
 #include "cli/input/planning_flags.h"
 #include "emulator/stage/stage_cost.h"
 #include "formats/job/device_share_notes.h"
+#include "formats/job/partition_reader.h"
 #include "formats/job/spec_loader.h"
 #include "formats/profile/profile_reader.h"
 #include "formats/text/json_writer.h"
@@ -28,6 +31,7 @@
 #include "ir/job/model_spec.h"
 #include "partition/batching/balance_step.h"
 #include "partition/batching/defer_surplus.h"
+#include "partition/placement/recipe.h"
 #include "planner/job/check_plan.h"
 #include "planner/strategies/registry.h"
 #include "planner/strategy.h"
@@ -42,11 +46,6 @@ constexpr int64_t kMaxStep = 1'000'000;
 struct Content {
   std::string words{};
   std::optional<ModelSpec> model{};  // That of a model or of a job.
-};
-
-struct Checked {
-  FileKind kind = FileKind::kJob;
-  Content content{};
 };
 
 // Returns "7.56B parameters in 2 modules"; small models in millions.
@@ -140,6 +139,51 @@ absl::Status CheckPlanOfJob(const ExecutionPlan& plan, const std::string& job,
   return as_it_is;
 }
 
+// Checks a partition, with the job's layout or that of the file; returns what
+// it holds.
+absl::StatusOr<Content> CheckPartition(const std::string& content,
+                                       const std::string& file,
+                                       const std::string& job,
+                                       const PlanningFlags& planning,
+                                       const Context& context) {
+  PIPELOOM_ASSIGN_OR_RETURN(const formats::PartitionHead head,
+                            formats::ParsePartitionHead(content, file));
+  std::string words =
+      absl::StrFormat("partition%s: %d stages on %d ranks",
+                      head.job.empty() ? "" : absl::StrCat(" of ", head.job),
+                      head.num_stages, head.num_ranks);
+  if (job.empty()) {
+    return Content{absl::StrCat(
+        words, "; its modules and layers are checked with --job and --batch")};
+  }
+  PlanningFlags with_file = planning;
+  with_file.partition.source = file;
+  PIPELOOM_ASSIGN_OR_RETURN(const studies::JobInput input,
+                            ReadPlannedJob(job, with_file, context));
+  PIPELOOM_ASSIGN_OR_RETURN(const Partition partition,
+                            formats::ParsePartition(content, file, input.job));
+  const absl::Status kept =
+      partition::CheckPartitionRules(input.job, partition);
+  if (kept.ok()) return Content{std::move(words)};
+  return absl::InvalidArgumentError(absl::StrCat(file, ": ", kept.message()));
+}
+
+// Returns the error about a file of no known kind.
+absl::Status UnknownKind(const std::string& content, const std::string& file) {
+  if (absl::StripAsciiWhitespace(content).empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(file, " is empty"));
+  }
+  const std::vector<std::string> names = MemberNames(content);
+  const bool is_object =
+      absl::StartsWith(absl::StripLeadingAsciiWhitespace(content), "{");
+  return absl::InvalidArgumentError(absl::StrCat(
+      file, " is a file of no known kind",
+      names.empty()
+          ? (is_object ? ": it is an empty object" : "")
+          : absl::StrCat(": its members are ", absl::StrJoin(names, ", ")),
+      "; ", FileKindsText()));
+}
+
 void Note(const std::vector<std::string>& notes, const Context& context) {
   for (const std::string& note : notes) {
     context.warn(absl::StrCat("note: ", note));
@@ -149,23 +193,25 @@ void Note(const std::vector<std::string>& notes, const Context& context) {
 class ValidateCommand : public Command {
  public:
   CommandText text() const override {
-    return {"validate", "FILE... [options]", "check files of any kind",
-            "Checks jobs, models, clusters, device profiles, batches (JSON "
-            "Lines), task graphs and plans (protobuf or text), told apart by "
-            "their content; a name "
-            "without a file is that of a shipped job. Prints OK and what the "
-            "file holds (in JSON also the parameters of models and jobs), or "
-            "what is wrong with it, and fails if any is "
-            "wrong. A plan is checked to its end: passes, dependencies, "
-            "matching sends and receives, deadlocks, memory limits, predicted "
-            "time. With --job and --batch, and the options that it was made "
-            "with, it is also compared with the job: the passes of every "
-            "sub-microbatch, their times, transfers, static memory and shares "
-            "of the loss. Times measured for a job (`plan --costs-from`) are "
-            "not known to it.\n\n"
-            "Notes name what can be planned, but what trainers refuse: heads "
-            "that tp does not divide, experts that ep does not, modules of "
-            "widths that do not fit."};
+    return {
+        "validate", "FILE... [options]", "check files of any kind",
+        "Checks jobs, models, clusters, device profiles, batches (JSON "
+        "Lines), task graphs, partitions and plans (protobuf or text), "
+        "told apart by their content; a name "
+        "without a file is that of a shipped job. Prints OK and what the "
+        "file holds (in JSON also the parameters of models and jobs), or "
+        "what is wrong with it, and fails if any is "
+        "wrong. A plan is checked to its end: passes, dependencies, "
+        "matching sends and receives, deadlocks, memory limits, predicted "
+        "time. With --job and --batch, and the options that it was made "
+        "with, it is also compared with the job: the passes of every "
+        "sub-microbatch, their times, transfers, static memory and shares "
+        "of the loss. Times measured for a job (`plan --costs-from`) are "
+        "not known to it. A partition is compared with the job too: modules, "
+        "layers, ranks and its rules.\n\n"
+        "Notes name what can be planned, but what trainers refuse: heads "
+        "that tp does not divide, experts that ep does not, modules of "
+        "widths that do not fit."};
   }
 
   std::vector<Flag> Flags() override {
@@ -196,13 +242,13 @@ class ValidateCommand : public Command {
     json.BeginObject().Key("files").BeginArray();
     int num_bad = 0;
     for (const std::string& file : args) {
-      const absl::StatusOr<Checked> result = Check(file, context);
+      std::optional<FileKind> kind;
+      const absl::StatusOr<Content> result = Check(file, context, &kind);
       if (IsUsageError(result.status())) return result.status();
-      if (as_json) WriteJson(file, result, &json);
+      if (as_json) WriteJson(file, result, kind, &json);
       if (result.ok()) {
         if (!as_json) {
-          context.print(
-              absl::StrCat(file, ": OK, ", result->content.words, "\n"));
+          context.print(absl::StrCat(file, ": OK, ", result->words, "\n"));
         }
         continue;
       }
@@ -210,9 +256,13 @@ class ValidateCommand : public Command {
       if (as_json) continue;
       // Most messages already begin with the file's name.
       const std::string message(result.status().message());
-      context.print(absl::StartsWith(message, file)
-                        ? absl::StrCat(message, "\n")
-                        : absl::StrCat(file, ": ", message, "\n"));
+      context.print(absl::StrCat(
+          absl::StartsWith(message, file) ? "" : absl::StrCat(file, ": "),
+          message,
+          kind && *kind != FileKind::kUnknown
+              ? absl::StrCat(" (read as a ", FileKindName(*kind), ")")
+              : "",
+          "\n"));
     }
     if (as_json) {
       context.print(absl::StrCat(json.EndArray().EndObject().text(), "\n"));
@@ -225,16 +275,19 @@ class ValidateCommand : public Command {
 
  private:
   static void WriteJson(const std::string& file,
-                        const absl::StatusOr<Checked>& result,
+                        const absl::StatusOr<Content>& result,
+                        std::optional<FileKind> kind,
                         formats::JsonWriter* json) {
     json->BeginObject().Key("file").String(file);
     json->Key("ok").Bool(result.ok());
     if (result.ok()) {
-      json->Key("kind").String(FileKindName(result->kind));
-      json->Key("description").String(result->content.words);
-      if (const auto& model = result->content.model) {
+      json->Key("description").String(result->words);
+      if (const auto& model = result->model) {
         json->Key("parameters").Int(Parameters(*model));
         json->Key("modules").BeginArray();
+    if (kind && *kind != FileKind::kUnknown) {
+      json->Key("kind").String(FileKindName(*kind));
+    }
         for (const ModuleSpec& module : model->modules) {
           json->BeginObject().Key("name").String(module.name);
           json->Key("parameters").Int(Parameters(module)).EndObject();
@@ -247,9 +300,10 @@ class ValidateCommand : public Command {
     json->EndObject();
   }
 
-  // Checks a file; returns its kind and what it holds.
-  absl::StatusOr<Checked> Check(const std::string& file,
-                                const Context& context) {
+  // Checks a file; returns what it holds. Sets `kind` to what the file was read
+  // as, if it could be opened.
+  absl::StatusOr<Content> Check(const std::string& file, const Context& context,
+                                std::optional<FileKind>* kind) {
     const auto read = [](const std::string& path) { return ReadFile(path); };
     const bool is_name = !FileExists(file) && !absl::StrContains(file, "/") &&
                          !absl::StrContains(file, ".");
@@ -260,15 +314,13 @@ class ValidateCommand : public Command {
                                 formats::LoadJob(file, data_dir, read));
       Note(JobNotes(job), context);
       Note(formats::DeviceShareNotes(job.cluster, data_dir, read), context);
-      return Checked{FileKind::kJob, Describe(job)};
+      *kind = FileKind::kJob;
+      return Describe(job);
     }
     PIPELOOM_ASSIGN_OR_RETURN(const std::string content, ReadFile(file));
-    const FileKind kind = absl::EndsWith(file, ".jsonl")
-                              ? FileKind::kBatch
-                              : GuessFileKind(content);
-    PIPELOOM_ASSIGN_OR_RETURN(Content held,
-                              ContentOf(kind, content, file, context));
-    return Checked{kind, std::move(held)};
+    *kind = absl::EndsWith(file, ".jsonl") ? FileKind::kBatch
+                                           : GuessFileKind(content);
+    return ContentOf(**kind, content, file, context);
   }
 
   // Checks a file of a known kind; returns what it holds.
@@ -340,6 +392,10 @@ class ValidateCommand : public Command {
                                   ParsePlanFile(content, file));
         if (!job_.empty()) {
           PIPELOOM_RETURN_IF_ERROR(CheckPlanOfJob(plan, job_, made_, context));
+      case FileKind::kPartition:
+        return CheckPartition(content, file, job_, made_.planning, context);
+      case FileKind::kUnknown:
+        return UnknownKind(content, file);
         }
         return Content{absl::StrFormat(
             "plan of %s, step %d, replica %d, strategy %s: %d tasks on %d "

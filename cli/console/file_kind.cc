@@ -1,8 +1,11 @@
 #include "cli/console/file_kind.h"
 
 #include <algorithm>
+#include <initializer_list>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/strip.h"
 
 namespace pipeloom::cli {
 namespace {
@@ -14,6 +17,23 @@ bool IsBinary(absl::string_view content) {
     const auto byte = static_cast<unsigned char>(c);
     return byte < 0x20 && !absl::ascii_isspace(byte);
   });
+}
+
+// Returns the first word that is in no comment.
+absl::string_view FirstWord(absl::string_view text) {
+  text = absl::StripLeadingAsciiWhitespace(text);
+  while (absl::StartsWith(text, "#")) {
+    const size_t end = text.find('\n');
+    if (end == absl::string_view::npos) return "";
+    text = absl::StripLeadingAsciiWhitespace(text.substr(end));
+  }
+  return text.substr(0, text.find_first_of(" \t\r\n"));
+}
+
+// Returns whether the content is one empty object alone.
+bool IsEmptyObject(absl::string_view text) {
+  return absl::ConsumePrefix(&text, "{") &&
+         absl::StripAsciiWhitespace(text) == "}";
 }
 
 }  // namespace
@@ -32,12 +52,29 @@ const char* FileKindName(FileKind kind) {
       return "batch";
     case FileKind::kTaskGraph:
       return "task graph";
+    case FileKind::kPartition:
+      return "partition";
     case FileKind::kPlanText:
       return "plan (text)";
     case FileKind::kPlanBytes:
       return "plan";
+    case FileKind::kUnknown:
+      return "file of no known kind";
   }
   return "?";
+}
+
+bool IsPlan(absl::string_view content) {
+  const FileKind kind = GuessFileKind(content);
+  return kind == FileKind::kPlanText || kind == FileKind::kPlanBytes;
+}
+
+std::string FileKindsText() {
+  return "jobs have the member \"model\" or \"training\", models \"modules\", "
+         "clusters \"device\", device profiles \"rates\", samples of batches "
+         "\"text_tokens\", \"images\", \"videos\" or \"audio_seconds\", task "
+         "graphs \"tasks\", partitions \"stages\"; the text of a plan begins "
+         "with the word \"plan\"";
 }
 
 std::vector<std::string> MemberNames(absl::string_view text) {
@@ -68,24 +105,30 @@ std::vector<std::string> MemberNames(absl::string_view text) {
 FileKind GuessFileKind(absl::string_view content) {
   const absl::string_view text = absl::StripLeadingAsciiWhitespace(content);
   if (text.empty() || text[0] != '{') {
-    return IsBinary(content) ? FileKind::kPlanBytes : FileKind::kPlanText;
+    if (IsBinary(content)) return FileKind::kPlanBytes;
+    return FirstWord(text) == "plan" ? FileKind::kPlanText : FileKind::kUnknown;
   }
   const std::vector<std::string> names = MemberNames(text);
-  const auto has = [&](absl::string_view name) {
-    return std::find(names.begin(), names.end(), name) != names.end();
+  const auto has = [&](std::initializer_list<absl::string_view> any) {
+    return std::any_of(any.begin(), any.end(), [&](absl::string_view name) {
+      return std::find(names.begin(), names.end(), name) != names.end();
+    });
   };
-  if (has("tasks") || has("edges")) {
-    return has("modules") ? FileKind::kModel : FileKind::kTaskGraph;
+  if (has({"stages", "num_ranks", "numRanks"})) return FileKind::kPartition;
+  if (has({"modules"})) return FileKind::kModel;
+  if (has({"tasks"})) return FileKind::kTaskGraph;
+  if (has({"model", "model_spec", "modelSpec", "training"})) {
+    return FileKind::kJob;
   }
-  if (has("model") || has("training")) return FileKind::kJob;
-  if (has("modules")) return FileKind::kModel;
-  if (has("rates")) return FileKind::kProfile;
-  if (has("device")) return FileKind::kCluster;
-  if (has("text_tokens") || has("images") || has("videos") ||
-      has("audio_seconds") || names.empty()) {
+  if (has({"rates"})) return FileKind::kProfile;
+  if (has({"device"})) return FileKind::kCluster;
+  if (has({"text_tokens", "textTokens", "images", "videos", "audio_seconds",
+           "audioSeconds"})) {
     return FileKind::kBatch;
   }
-  return FileKind::kJob;
+  // The first of several samples may be empty.
+  if (names.empty() && !IsEmptyObject(text)) return FileKind::kBatch;
+  return FileKind::kUnknown;
 }
 
 }  // namespace pipeloom::cli

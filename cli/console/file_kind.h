@@ -16,16 +16,24 @@ enum class FileKind {
   kProfile,
   kBatch,
   kTaskGraph,
+  kPartition,
   kPlanText,
   kPlanBytes,
+  kUnknown,
 };
 const char* FileKindName(FileKind kind);
 
 // Guesses the kind of a file. JSON objects are told apart by the names of their
-// members, even if they are otherwise invalid; an object that could be of any
-// kind is a job. Other text is a plan's text form, other bytes are a plan.
+// members, even if they are otherwise invalid; a text whose first word is
+// "plan" is a plan's text form, and bytes that are no text are a plan.
 // O(length of the first object).
 FileKind GuessFileKind(absl::string_view content);
+
+// Returns whether the content is a plan, as bytes or text.
+bool IsPlan(absl::string_view content);
+
+// Returns how each kind is recognised, for the error about a file of none.
+std::string FileKindsText();
 
 // Returns the member names of the JSON object at the front of `text`, as far as
 // it can be read. Escapes in names stay unchanged.

@@ -23,6 +23,17 @@ absl::StatusOr<Partition> ParsePartition(absl::string_view text,
                                          const std::string& file_name,
                                          const JobSpec& job);
 
+// The fields of a partition file that are known without its job.
+struct PartitionHead {
+  std::string job{};  // Empty: not given.
+  int32_t num_ranks = 0;
+  int64_t num_stages = 0;
+};
+// Checks a partition file's fields, except whether modules and layers are those
+// of the job. InvalidArgument names file, line, field and what is allowed.
+absl::StatusOr<PartitionHead> ParsePartitionHead(absl::string_view text,
+                                                 const std::string& file_name);
+
 // The layout that the partition was searched with, for planning with the file.
 // Only the ranges of the sizes are checked.
 struct PartitionLayout {

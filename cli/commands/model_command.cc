@@ -139,6 +139,11 @@ class ModelCommand : public Command {
     std::string folder;
     texts.config_name = path;
     std::error_code error;
+    if (!FileExists(path)) {
+      return absl::NotFoundError(absl::StrCat(
+          "there is no file or folder ", path,
+          "; give a config.json, its folder, or the arguments of Megatron"));
+    }
     const bool is_file = absl::EndsWith(path, ".json") ||
                          std::filesystem::is_regular_file(path, error);
     if (!is_file) {

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "cli/console/command.h"
+#include "cli/console/file_kind.h"
 #include "cli/console/files.h"
 #include "cli/console/progress.h"
 #include "cli/console/table.h"
@@ -102,6 +103,11 @@ class SearchCommand : public Command {
     }
     PIPELOOM_ASSIGN_OR_RETURN(const std::string text, ReadFile(graph_));
     PIPELOOM_ASSIGN_OR_RETURN(const formats::LoadedGraph loaded,
+    if (IsPlan(text)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          graph_, " is a plan; `pipeloom export ", graph_,
+          " --to graph-json --out FILE` makes a task graph of it"));
+    }
                               formats::ParseTaskGraph(text, graph_));
     const studies::SearchSettings settings =
         studies::Settle(search_flags_, SearchSpec());

@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "cli/commands/op_log_output.h"
 #include "cli/console/command.h"
+#include "cli/console/file_kind.h"
 #include "cli/console/files.h"
 #include "cli/console/progress.h"
 #include "cli/console/table.h"
@@ -86,9 +87,10 @@ class TraceCommand : public Command {
     if (absl::EndsWith(args.front(), ".csv")) return RunOpLog(args, context);
     PIPELOOM_ASSIGN_OR_RETURN(const std::vector<trace::TraceSource> sources,
                               trace::OpenTraces(args));
-    PIPELOOM_ASSIGN_OR_RETURN(
-        const trace::ImportedStep step,
-        trace::ImportTrace(sources, static_cast<int32_t>(iteration_)));
+    const absl::StatusOr<trace::ImportedStep> imported =
+        trace::ImportTrace(sources, static_cast<int32_t>(iteration_));
+    if (!imported.ok()) return ExplainError(args, imported.status());
+    const trace::ImportedStep& step = *imported;
     const ExecutionPlan& plan = step.plan;
     PIPELOOM_ASSIGN_OR_RETURN(const StepTrace replay,
                               emulator::EmulateStep(plan));
@@ -134,6 +136,20 @@ class TraceCommand : public Command {
   }
 
  private:
+  // Returns the error of reading traces, or what is wrong if one is a plan.
+  static absl::Status ExplainError(const std::vector<std::string>& args,
+                                   const absl::Status& error) {
+    for (const std::string& file : args) {
+      const absl::StatusOr<std::string> content = ReadFile(file);
+      if (!content.ok() || !IsPlan(*content)) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat(file, " is a plan, no trace; `pipeloom run ", file,
+                       " --trace FILE` measures one and `pipeloom explain ",
+                       file, "` says what the plan does"));
+    }
+    return error;
+  }
+
   absl::Status RunOpLog(const std::vector<std::string>& args,
                         const Context& context) const {
     if (args.size() > 1) {

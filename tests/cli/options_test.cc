@@ -422,6 +422,21 @@ TEST_F(OptionsTest, OutputsThatCannotBeWrittenAreFoundBeforeTheWork) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
 }
 
+TEST_F(OptionsTest, AFileOfAnotherKindIsNamed) {
+  for (const std::string command : {"search", "trace"}) {
+    const Outcome outcome = Pipeloom({command, Plan()});
+    EXPECT_EQ(outcome.code, 1);
+    EXPECT_THAT(outcome.err, HasSubstr("plan.pb is a plan"));
+    EXPECT_THAT(outcome.err, Not(HasSubstr("parsing")));
+  }
+  EXPECT_THAT(Pipeloom({"search", Plan()}).err,
+              HasSubstr("--to graph-json --out FILE` makes a task graph"));
+  const Outcome none = Pipeloom({"model", Path("none")});
+  EXPECT_EQ(none.code, 1);
+  EXPECT_THAT(none.err, AllOf(HasSubstr("there is no file or folder "),
+                              Not(HasSubstr("config.json:"))));
+}
+
 TEST_F(OptionsTest, TimesAndSizesSayTheirUnits) {
   const struct {
     Args args;

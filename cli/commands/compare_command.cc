@@ -326,8 +326,7 @@ class CompareCommand : public Command {
       warmed_up_ = !options.lessons.empty();
     }
     settings.defer = input.defer;
-    PIPELOOM_ASSIGN_OR_RETURN(settings.robust,
-                              DisturbancesOf(robust_flags_, settings.seed));
+    settings.robust = DisturbancesOf(robust_flags_, settings.seed);
     PIPELOOM_ASSIGN_OR_RETURN(
         const std::vector<Row> rows,
         studies::CompareStrategies(input, packed, costs, options,

@@ -67,10 +67,13 @@ class EmulateCommand : public Command {
     flags.push_back(AttentionDensityFlag(&source_.attention_density, false));
     flags.push_back({"against", &against_file_, "FILE",
                      "the measured runs of a CSV, as `backtest` does"});
-    flags.push_back(OutputFlag("csv", &against_.csv_out,
-                               "with --against: write the comparison as CSV"));
-    flags.push_back({"fit", &against_.fit, "",
-                     "with --against: fit one scalar a framework"});
+    flags.push_back(
+        Needing({"against"},
+                OutputFlag("csv", &against_.csv_out,
+                           "with --against: write the comparison as CSV")));
+    flags.push_back(
+        Needing({"against"}, {"fit", &against_.fit, "",
+                              "with --against: fit one scalar a framework"}));
     flags.push_back(
         {"sharing",
          &sharing_,
@@ -93,21 +96,22 @@ class EmulateCommand : public Command {
     flags.push_back({"jitter",
                      &compute_jitter_,
                      "SHARE",
-                     "standard deviation of task durations, of their mean",
+                     "standard deviation of task durations, of their mean; "
+                     "default: the cluster's, else 0",
                      {},
                      0,
                      1});
     flags.push_back({"link-jitter",
                      &link_jitter_,
                      "SHARE",
-                     "the same of transfers",
+                     "the same of transfers; default: the cluster's, else 0",
                      {},
                      0,
                      1});
     flags.push_back({"samples",
                      &samples_,
                      "N",
-                     "steps drawn with --jitter or --link-jitter",
+                     "steps drawn with jitter; default 100",
                      {},
                      1,
                      1e6});
@@ -125,6 +129,7 @@ class EmulateCommand : public Command {
   absl::Status Run(const std::vector<std::string>& arguments,
                    const Context& context) override {
     if (!against_file_.empty()) {
+      PIPELOOM_RETURN_IF_ERROR(CheckOnlyAgainst(arguments));
       against_.files = {against_file_};
       against_.report = report_;
       against_.data_dir = source_.job.data_dir;
@@ -152,11 +157,16 @@ class EmulateCommand : public Command {
       PIPELOOM_ASSIGN_OR_RETURN(extras.job, EmulateJob(sourced, options));
     }
     emulator::Jitter jitter{
-        .compute =
-            compute_jitter_ < 0 ? sourced.jitter.compute : compute_jitter_,
-        .links = link_jitter_ < 0 ? sourced.jitter.links : link_jitter_};
-    if (jitter.compute > 0 || jitter.links > 0) {
-      jitter.samples = static_cast<int32_t>(samples_);
+        .compute = compute_jitter_.value_or(sourced.jitter.compute),
+        .links = link_jitter_.value_or(sourced.jitter.links)};
+    const bool draws = jitter.compute > 0 || jitter.links > 0;
+    if (samples_ && !draws) {
+      return UsageError(
+          "--samples needs --jitter or --link-jitter above 0: nothing else has "
+          "jitter here; add one, or leave out --samples");
+    }
+    if (draws) {
+      jitter.samples = static_cast<int32_t>(samples_.value_or(100));
       jitter.seed = static_cast<uint64_t>(source_.search.seed.value_or(1));
       PIPELOOM_ASSIGN_OR_RETURN(
           extras.sampled,
@@ -185,6 +195,49 @@ class EmulateCommand : public Command {
     std::optional<emulator::ClusterResult> job{};
     std::optional<emulator::SampledStep> sampled{};
   };
+
+  // Checks that nothing is given that the comparison of --against ignores.
+  absl::Status CheckOnlyAgainst(const std::vector<std::string>& args) const {
+    std::string given =
+        PlanningFlagsGiven(source_, {"costs", "profile", "data-dir"});
+    const auto add = [&](absl::string_view name, bool is_given) {
+      if (is_given) absl::StrAppend(&given, given.empty() ? "" : ", ", name);
+    };
+    add("PLAN or JOB", !args.empty());
+    add("--plan", !source_.plan_file.empty());
+    add("--learned", !source_.learned.empty());
+    add("--attention-density", !source_.attention_density.empty());
+    add("--sharing", sharing_.has_value());
+    add("--ranks-per-nic", ranks_per_nic_.has_value());
+    add("--slow-rank", !slow_ranks_.empty());
+    add("--slow-link", !slow_links_.empty());
+    add("--jitter", compute_jitter_.has_value());
+    add("--link-jitter", link_jitter_.has_value());
+    add("--samples", samples_.has_value());
+    add("--blocking-sends", blocking_sends_);
+    add("--trace", !trace_.empty());
+    if (given.empty()) return absl::OkStatus();
+    return UsageError(absl::StrCat("--against takes no ", given,
+                                   ": it compares the jobs of its table; leave "
+                                   "out one of them"));
+  }
+
+  static absl::Status CheckRank(const char* option, const std::string& text,
+                                int32_t rank, const SourcedPlan& sourced) {
+    const int32_t ranks = sourced.plan.graph.num_ranks();
+    if (rank >= 0 && rank < ranks) return absl::OkStatus();
+    return UsageError(
+        absl::StrFormat("%s %s: there is no rank %d; ranks are 0 to %d", option,
+                        text, rank, ranks - 1));
+  }
+
+  static absl::Status CheckFactor(const char* option, const std::string& text,
+                                  double factor) {
+    if (factor > 0 && factor <= 1e6) return absl::OkStatus();
+    return UsageError(
+        absl::StrFormat("%s %s: the factor is %g; it must be in (0, 1e6]",
+                        option, text, factor));
+  }
 
   absl::StatusOr<emulator::EmulateOptions> OptionsFor(
       const SourcedPlan& sourced) const {
@@ -217,6 +270,8 @@ class EmulateCommand : public Command {
       }
       PIPELOOM_RETURN_IF_ERROR(
           NameOnce("--slow-rank", text, absl::StrCat("rank ", rank), &named));
+      PIPELOOM_RETURN_IF_ERROR(CheckRank("--slow-rank", text, rank, sourced));
+      PIPELOOM_RETURN_IF_ERROR(CheckFactor("--slow-rank", text, factor));
       options.slow_ranks.push_back({RankId(rank), factor});
     }
     for (const std::string& text : slow_links_) {
@@ -234,6 +289,9 @@ class EmulateCommand : public Command {
       PIPELOOM_RETURN_IF_ERROR(NameOnce("--slow-link", text,
                                         absl::StrFormat("link %d-%d", from, to),
                                         &named));
+      PIPELOOM_RETURN_IF_ERROR(CheckRank("--slow-link", text, from, sourced));
+      PIPELOOM_RETURN_IF_ERROR(CheckRank("--slow-link", text, to, sourced));
+      PIPELOOM_RETURN_IF_ERROR(CheckFactor("--slow-link", text, factor));
       options.slow_links.push_back({RankId(from), RankId(to), factor});
     }
     return options;
@@ -474,9 +532,9 @@ class EmulateCommand : public Command {
   std::optional<int64_t> ranks_per_nic_{};
   std::vector<std::string> slow_ranks_{};
   std::vector<std::string> slow_links_{};
-  double compute_jitter_ = -1;  // Below 0: the cluster's.
-  double link_jitter_ = -1;
-  int64_t samples_ = 100;
+  std::optional<double> compute_jitter_{};  // Absent: the cluster's.
+  std::optional<double> link_jitter_{};
+  std::optional<int64_t> samples_{};
   std::string trace_{};
   std::string report_{};
   std::string format_ = "table";

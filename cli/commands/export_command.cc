@@ -94,23 +94,31 @@ class ExportCommand : public Command {
   }
 
   std::vector<Flag> Flags() override {
-    return {{"to",
-             &to_,
-             "FORMAT",
-             "of the file",
-             {"chrome", "graph-json", "text", "torch-csv", "torch-comms",
-              "megatron-order", "megatron-layout", "deepspeed"}},
-            OutputFlag("out", &out_, "write there"),
-            {"drop-memory", &drop_memory_, "",
-             "leave recomputation and offloading to the trainer"},
-            {"split", &split_, "",
-             "torch-csv: write pairs of passes one after another, which "
-             "torch below 2.9 needs, and dualpipe-v's whole backwards as "
-             "input and weight gradients; other plans are written as they are"},
+    return {
+        {"to",
+         &to_,
+         "FORMAT",
+         "of the file",
+         {"chrome", "graph-json", "text", "torch-csv", "torch-comms",
+          "megatron-order", "megatron-layout", "deepspeed"}},
+        OutputFlag("out", &out_, "write there"),
+        Needing({"to=torch-csv", "to=torch-comms", "to=megatron-order",
+                 "to=deepspeed"},
+                {"drop-memory", &drop_memory_, "",
+                 "leave recomputation and offloading to the trainer"}),
+        Needing({"to=torch-csv"},
+                {"split", &split_, "",
+                 "torch-csv: write pairs of passes one after another, which "
+                 "torch below 2.9 needs, and dualpipe-v's whole backwards as "
+                 "input and weight gradients; other plans are written as they "
+                 "are"}),
+        Needing(
+            {"to=torch-comms"},
             {"waits", &waits_, "",
-             "torch-comms: a wait for every send, which torch 2.15 demands"},
-            {"layers", &layers_, "N,N,...", "megatron-layout: layers by stage"},
-            {"format", &format_, "FORMAT", "of the output", {"table", "json"}}};
+             "torch-comms: a wait for every send, which torch 2.15 demands"}),
+        Needing({"to=megatron-layout"}, {"layers", &layers_, "N,N,...",
+                                         "megatron-layout: layers by stage"}),
+        {"format", &format_, "FORMAT", "of the output", {"table", "json"}}};
   }
 
   absl::Status Run(const std::vector<std::string>& args,

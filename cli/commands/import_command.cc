@@ -42,21 +42,24 @@ class ImportCommand : public Command {
   }
 
   std::vector<Flag> Flags() override {
-    return {{"from",
-             &from_,
-             "FORMAT",
-             "of the file",
-             {"torch-csv", "megatron-order", "deepspeed"}},
-            {"dialect", &dialect_, "D", "of torch-csv", {"2.5", "bw", "2.6"}},
-            {"forward", &forward_, "TIME", "default 1ms"},
-            {"backward", &backward_, "TIME", "input gradient; default 1ms"},
-            {"weight-grad", &weight_grad_, "TIME", "default 1ms"},
-            {"transfer", &transfer_, "TIME", "between ranks; default 0"},
-            {"activation", &activation_, "SIZE",
-             "a stage keeps for a microbatch (a bare number is bytes); default "
-             "1MiB"},
-            OutputFlag("out", &out_, "write the plan there"),
-            {"format", &format_, "FORMAT", "of the output", {"table", "json"}}};
+    return {
+        {"from",
+         &from_,
+         "FORMAT",
+         "of the file",
+         {"torch-csv", "megatron-order", "deepspeed"}},
+        Needing(
+            {"from=torch-csv"},
+            {"dialect", &dialect_, "D", "of torch-csv", {"2.5", "bw", "2.6"}}),
+        {"forward", &forward_, "TIME", "default 1ms"},
+        {"backward", &backward_, "TIME", "input gradient; default 1ms"},
+        {"weight-grad", &weight_grad_, "TIME", "default 1ms"},
+        {"transfer", &transfer_, "TIME", "between ranks; default 0"},
+        {"activation", &activation_, "SIZE",
+         "a stage keeps for a microbatch (a bare number is bytes); default "
+         "1MiB"},
+        OutputFlag("out", &out_, "write the plan there", Output::kNamedFile),
+        {"format", &format_, "FORMAT", "of the output", {"table", "json"}}};
   }
 
   absl::Status Run(const std::vector<std::string>& args,

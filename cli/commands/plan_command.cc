@@ -222,8 +222,7 @@ class PlanCommand : public Command {
     PIPELOOM_RETURN_IF_ERROR(
         ApplyMeasured(measured_flags_, input, name_of_strategy,
                       planning_.partition, settings, context, &costs));
-    PIPELOOM_ASSIGN_OR_RETURN(settings.robust,
-                              DisturbancesOf(robust_flags_, settings.seed));
+    settings.robust = DisturbancesOf(robust_flags_, settings.seed);
     PIPELOOM_ASSIGN_OR_RETURN(
         planner::PreparedJob prepared,
         limited != nullptr

@@ -81,15 +81,22 @@ class RunCommand : public Command {
                      "what executes tasks",
                      {"synthetic", "torch"}});
     AppendTorchFlags(&torch_, &flags);
+    const size_t of_synthetic = flags.size();
     flags.push_back({"time-scale",
                      &time_scale_,
                      "X",
-                     "wall time per plan time",
+                     "synthetic device: wall time per plan time",
                      {},
                      1e-6,
                      1000});
-    flags.push_back(
-        {"repeat", &repeat_, "N", "execute each plan N times", {}, 1, 100000});
+    flags.push_back({"repeat",
+                     &repeat_,
+                     "N",
+                     "synthetic device: execute each plan N times",
+                     {},
+                     1,
+                     100000});
+    SetNeeds({"device=synthetic"}, of_synthetic, &flags);
     flags.push_back({"steps",
                      &steps_,
                      "N",
@@ -102,12 +109,14 @@ class RunCommand : public Command {
                      "have JOB's steps planned by `pipeloom serve` there, of "
                      "replica 0; where no plan comes in time the run goes on "
                      "with its own, without a search"});
+    const size_t of_service = flags.size();
     flags.push_back({"service-wait", &service_wait_, "TIME",
                      "for a plan of --service; 1s"});
     flags.push_back(
         {"token-file", &service_.token_file, "FILE", "the token of --service"});
     flags.push_back({"tls-ca", &service_.tls_ca, "FILE",
                      "whom to trust as --service, PEM; turns TLS on"});
+    SetNeeds({"service"}, of_service, &flags);
     flags.push_back(OutputFlag("learn", &learn_,
                                "keep there what the measured tasks took, and "
                                "what it holds already; plan with it by "
@@ -115,9 +124,11 @@ class RunCommand : public Command {
     flags.push_back({"failure-timeout", &failure_timeout_, "TIME",
                      "within which all ranks end once one has failed, stopped "
                      "or vanished"});
-    flags.push_back({"start-timeout", &start_timeout_, "TIME",
-                     "transport mpi or nccl: within which MPI must have "
-                     "started (default 30s)"});
+    flags.push_back(
+        Needing({"transport=mpi", "transport=nccl"},
+                {"start-timeout", &start_timeout_, "TIME",
+                 "transport mpi or nccl: within which MPI must have "
+                 "started (default 30s)"}));
     flags.push_back(OutputFlag("trace", &trace_,
                                "write the measured timeline of the last step, "
                                "of its median run, as Chrome trace JSON"));
@@ -140,12 +151,6 @@ class RunCommand : public Command {
     options.stop = context.stop;
     if (service_wait_) {
       service_.wait = std::chrono::nanoseconds(service_wait_->count());
-    }
-    if (service_.target.empty() &&
-        (service_wait_ || !service_.token_file.empty() ||
-         !service_.tls_ca.empty())) {
-      return UsageError(
-          "--service-wait, --token-file and --tls-ca are for --service");
     }
     if (device_ == "torch" && !service_.target.empty()) {
       return UsageError(

@@ -118,8 +118,7 @@ class SearchCommand : public Command {
       const Progress progress(context, "searching", 1);
       const planner::SearchBudget budget =
           studies::StartBudget(settings, context.stop);
-      PIPELOOM_ASSIGN_OR_RETURN(const auto robust,
-                                DisturbancesOf(robust_flags_, settings.seed));
+      const auto robust = DisturbancesOf(robust_flags_, settings.seed);
       found = planner::SearchGraph(
           loaded.graph, settings.seed,
           robust ? budget.Until(1 - kRobustShare) : budget);

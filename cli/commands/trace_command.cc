@@ -75,7 +75,14 @@ class TraceCommand : public Command {
             "write the measured step, clocks aligned, as Chrome trace JSON"),
         OutputFlag("report", &report_,
                    "write an HTML report: the replay over what was measured")};
+    const size_t of_search = flags.size();
     AppendSearchFlags(&search_, &flags);
+    for (size_t i = of_search; i < flags.size(); ++i) {
+      if (flags[i].name == "deadline" || flags[i].name == "evaluations") {
+        continue;
+      }
+      flags[i].needs = {"evaluations", "deadline"};
+    }
     flags.push_back(
         {"format", &format_, "FORMAT", "of the output", {"table", "json"}});
     return flags;

@@ -217,7 +217,9 @@ class ValidateCommand : public Command {
   std::vector<Flag> Flags() override {
     std::vector<Flag> flags{
         {"format", &format_, "FORMAT", "of the output", {"table", "json"}},
-        {"job", &job_, "JOB", "that the plans are of, with --batch"}};
+        {"job", &job_, "JOB",
+         "that the plans and partitions are of, with --batch"}};
+    const size_t of_job = flags.size();
     AppendJobFlags(&made_.planning.job, false, &flags);
     flags.push_back(StrategyFlag(&made_.planning.strategy,
                                  "of the plans, if not the named one"));
@@ -226,6 +228,10 @@ class ValidateCommand : public Command {
         TrainerFlag(&made_.trainer, "the plans were made for that trainer"));
     AppendSlowFlags(&made_.slow, &flags);
     flags.push_back(AttentionDensityFlag(&densities_, true));
+    for (size_t i = of_job; i < flags.size(); ++i) {
+      const std::string& name = flags[i].name;
+      if (name != "batch" && name != "data-dir") flags[i].needs = {"job"};
+    }
     return flags;
   }
 
@@ -280,14 +286,14 @@ class ValidateCommand : public Command {
                         formats::JsonWriter* json) {
     json->BeginObject().Key("file").String(file);
     json->Key("ok").Bool(result.ok());
+    if (kind && *kind != FileKind::kUnknown) {
+      json->Key("kind").String(FileKindName(*kind));
+    }
     if (result.ok()) {
       json->Key("description").String(result->words);
       if (const auto& model = result->model) {
         json->Key("parameters").Int(Parameters(*model));
         json->Key("modules").BeginArray();
-    if (kind && *kind != FileKind::kUnknown) {
-      json->Key("kind").String(FileKindName(*kind));
-    }
         for (const ModuleSpec& module : model->modules) {
           json->BeginObject().Key("name").String(module.name);
           json->Key("parameters").Int(Parameters(module)).EndObject();
@@ -386,16 +392,16 @@ class ValidateCommand : public Command {
                                        loaded.graph.num_tasks(),
                                        loaded.graph.num_ranks())};
       }
+      case FileKind::kPartition:
+        return CheckPartition(content, file, job_, made_.planning, context);
+      case FileKind::kUnknown:
+        return UnknownKind(content, file);
       case FileKind::kPlanText:
       case FileKind::kPlanBytes: {
         PIPELOOM_ASSIGN_OR_RETURN(const ExecutionPlan plan,
                                   ParsePlanFile(content, file));
         if (!job_.empty()) {
           PIPELOOM_RETURN_IF_ERROR(CheckPlanOfJob(plan, job_, made_, context));
-      case FileKind::kPartition:
-        return CheckPartition(content, file, job_, made_.planning, context);
-      case FileKind::kUnknown:
-        return UnknownKind(content, file);
         }
         return Content{absl::StrFormat(
             "plan of %s, step %d, replica %d, strategy %s: %d tasks on %d "

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/overloaded.h"
@@ -128,69 +129,76 @@ absl::Status SetInt(const Flag& flag, absl::string_view text, int64_t* value) {
   return CheckRange(flag, static_cast<double>(*value), text);
 }
 
+absl::Status SetDouble(const Flag& flag, absl::string_view text,
+                       double* value) {
+  if (!absl::SimpleAtod(text, value) || !std::isfinite(*value)) {
+    return BadValue(flag, text, "number");
+  }
+  return CheckRange(flag, *value, text);
+}
+
 absl::Status SetValue(const Flag& flag, absl::string_view text) {
   const auto set_string = [&](std::string* value) {
     *value = std::string(text);
     return CheckChoice(flag, text);
   };
   return std::visit(
-      Overloaded{
-          [&](bool*) {
-            return UsageError(absl::StrCat("--", flag.name, " takes no value"));
-          },
-          [&](int64_t* value) { return SetInt(flag, text, value); },
-          [&](double* value) {
-            if (!absl::SimpleAtod(text, value) || !std::isfinite(*value)) {
-              return BadValue(flag, text, "number");
-            }
-            return CheckRange(flag, *value, text);
-          },
-          [&](std::string* value) { return set_string(value); },
-          [&](std::vector<std::string>* value) {
-            *value = absl::StrSplit(text, ',', absl::SkipWhitespace());
-            if (value->empty()) return BadValue(flag, text, "list of names");
-            for (std::string& item : *value) {
-              item = std::string(absl::StripAsciiWhitespace(item));
-              PIPELOOM_RETURN_IF_ERROR(CheckChoice(flag, item));
-            }
-            return absl::OkStatus();
-          },
-          [&](std::optional<std::string>* value) {
-            return set_string(&value->emplace());
-          },
-          [&](Repeated* value) {
-            return set_string(&value->values.emplace_back());
-          },
-          [&](std::optional<int64_t>* value) {
-            return SetInt(flag, text, &value->emplace());
-          },
-          [&](std::optional<Duration>* value) {
-            const absl::StatusOr<Duration> parsed = ParseDuration(text);
-            if (!parsed.ok()) {
-              return UsageError(absl::StrCat("--", flag.name, ": ",
-                                             parsed.status().message()));
-            }
-            *value = *parsed;
-            return absl::OkStatus();
-          },
-          [&](std::optional<Bytes>* value) {
-            const absl::StatusOr<Bytes> parsed = ParseSize(text);
-            if (!parsed.ok()) {
-              return UsageError(absl::StrCat("--", flag.name, ": ",
-                                             parsed.status().message()));
-            }
-            *value = *parsed;
-            return absl::OkStatus();
-          },
-          [&](std::optional<Share>* value) {
-            const absl::StatusOr<Share> parsed = ParseShare(text);
-            if (!parsed.ok()) {
-              return UsageError(absl::StrCat("--", flag.name, ": ",
-                                             parsed.status().message()));
-            }
-            *value = *parsed;
-            return absl::OkStatus();
-          }},
+      Overloaded{[&](bool*) {
+                   return UsageError(
+                       absl::StrCat("--", flag.name, " takes no value"));
+                 },
+                 [&](int64_t* value) { return SetInt(flag, text, value); },
+                 [&](double* value) { return SetDouble(flag, text, value); },
+                 [&](std::string* value) { return set_string(value); },
+                 [&](std::vector<std::string>* value) {
+                   *value = absl::StrSplit(text, ',', absl::SkipWhitespace());
+                   if (value->empty())
+                     return BadValue(flag, text, "list of names");
+                   for (std::string& item : *value) {
+                     item = std::string(absl::StripAsciiWhitespace(item));
+                     PIPELOOM_RETURN_IF_ERROR(CheckChoice(flag, item));
+                   }
+                   return absl::OkStatus();
+                 },
+                 [&](std::optional<std::string>* value) {
+                   return set_string(&value->emplace());
+                 },
+                 [&](Repeated* value) {
+                   return set_string(&value->values.emplace_back());
+                 },
+                 [&](std::optional<int64_t>* value) {
+                   return SetInt(flag, text, &value->emplace());
+                 },
+                 [&](std::optional<double>* value) {
+                   return SetDouble(flag, text, &value->emplace());
+                 },
+                 [&](std::optional<Duration>* value) {
+                   const absl::StatusOr<Duration> parsed = ParseDuration(text);
+                   if (!parsed.ok()) {
+                     return UsageError(absl::StrCat("--", flag.name, ": ",
+                                                    parsed.status().message()));
+                   }
+                   *value = *parsed;
+                   return absl::OkStatus();
+                 },
+                 [&](std::optional<Bytes>* value) {
+                   const absl::StatusOr<Bytes> parsed = ParseSize(text);
+                   if (!parsed.ok()) {
+                     return UsageError(absl::StrCat("--", flag.name, ": ",
+                                                    parsed.status().message()));
+                   }
+                   *value = *parsed;
+                   return absl::OkStatus();
+                 },
+                 [&](std::optional<Share>* value) {
+                   const absl::StatusOr<Share> parsed = ParseShare(text);
+                   if (!parsed.ok()) {
+                     return UsageError(absl::StrCat("--", flag.name, ": ",
+                                                    parsed.status().message()));
+                   }
+                   *value = *parsed;
+                   return absl::OkStatus();
+                 }},
       flag.target);
 }
 
@@ -208,11 +216,60 @@ std::string DefaultText(const Flag& flag) {
           },
           [](const std::optional<std::string>*) { return std::string(); },
           [](const std::optional<int64_t>*) { return std::string(); },
+          [](const std::optional<double>*) { return std::string(); },
           [](const std::optional<Share>*) { return std::string(); },
           [](const std::optional<Duration>*) { return std::string(); },
           [](const std::optional<Bytes>*) { return std::string(); },
           [](const Repeated*) { return std::string(); }},
       flag.target);
+}
+
+// Returns whether an option has a value, as one of several in a list.
+bool HasValue(const Flag& flag, const std::string& value) {
+  return std::visit(
+      Overloaded{
+          [&](const std::string* v) { return *v == value; },
+          [&](const std::optional<std::string>* v) { return *v == value; },
+          [&](const std::vector<std::string>* v) {
+            return std::find(v->begin(), v->end(), value) != v->end();
+          },
+          [](const auto*) { return false; }},
+      flag.target);
+}
+
+// Checks that every option that is given has one of those that it needs.
+// `given`: indexed as `flags`.
+absl::Status CheckNeeds(absl::Span<const Flag> flags,
+                        const std::vector<bool>& given) {
+  const auto is_met = [&](const std::string& need) {
+    const size_t equals = need.find('=');
+    for (size_t i = 0; i < flags.size(); ++i) {
+      if (flags[i].name != need.substr(0, equals)) continue;
+      if (equals != std::string::npos) {
+        return HasValue(flags[i], need.substr(equals + 1));
+      }
+      bool* const* const on = std::get_if<bool*>(&flags[i].target);
+      return given[i] && (on == nullptr || **on);
+    }
+    return false;
+  };
+  for (size_t i = 0; i < flags.size(); ++i) {
+    const std::vector<std::string>& needs = flags[i].needs;
+    bool* const* const on = std::get_if<bool*>(&flags[i].target);
+    if (!given[i] || needs.empty() || (on != nullptr && !**on) ||
+        std::any_of(needs.begin(), needs.end(), is_met)) {
+      continue;
+    }
+    std::vector<std::string> typed;
+    for (const std::string& need : needs) {
+      typed.push_back(
+          absl::StrCat("--", absl::StrReplaceAll(need, {{"=", " "}})));
+    }
+    return UsageError(absl::StrCat("--", flags[i].name, " needs ",
+                                   absl::StrJoin(typed, " or "),
+                                   "; add it, or leave out --", flags[i].name));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -235,9 +292,20 @@ Flag OutputFlag(absl::string_view name, std::string* target,
   return flag;
 }
 
+Flag Needing(std::vector<std::string> needs, Flag flag) {
+  flag.needs = std::move(needs);
+  return flag;
+}
+
+void SetNeeds(const std::vector<std::string>& needs, size_t first,
+              std::vector<Flag>* flags) {
+  for (size_t i = first; i < flags->size(); ++i) (*flags)[i].needs = needs;
+}
+
 absl::StatusOr<std::vector<std::string>> ParseFlags(
     absl::Span<const Flag> flags, absl::Span<const std::string> args) {
   std::vector<std::string> positional;
+  std::vector<bool> given(flags.size());
   for (size_t i = 0; i < args.size(); ++i) {
     absl::string_view argument = args[i];
     if (argument == "--") {
@@ -277,6 +345,7 @@ absl::StatusOr<std::vector<std::string>> ParseFlags(
           absl::StrCat("unknown option \"--", name, "\"",
                        DidYouMean(absl::StrCat("--", name), names)));
     }
+    given[static_cast<size_t>(flag - flags.data())] = true;
     if (bool* const* value = std::get_if<bool*>(&flag->target)) {
       if (equals != absl::string_view::npos) {
         return SetValue(*flag, argument);
@@ -296,6 +365,7 @@ absl::StatusOr<std::vector<std::string>> ParseFlags(
                             ? absl::string_view(args[++i])
                             : argument.substr(equals + 1)));
   }
+  PIPELOOM_RETURN_IF_ERROR(CheckNeeds(flags, given));
   return positional;
 }
 

@@ -42,8 +42,9 @@ struct Share {
 using FlagTarget =
     std::variant<bool*, int64_t*, double*, std::string*,
                  std::vector<std::string>*, std::optional<std::string>*,
-                 std::optional<int64_t>*, std::optional<Duration>*,
-                 std::optional<Bytes>*, std::optional<Share>*, Repeated*>;
+                 std::optional<int64_t>*, std::optional<double>*,
+                 std::optional<Duration>*, std::optional<Bytes>*,
+                 std::optional<Share>*, Repeated*>;
 
 // Whether an option's value names something that the command writes.
 enum class Output { kNone, kFile, kFolder };
@@ -61,6 +62,9 @@ struct Flag {
   Output output = Output::kNone;
   // Other names of the option, which the help does not show.
   std::vector<std::string> aliases{};
+  // The option has an effect only with one of these others, "robust" (given) or
+  // "device=torch" (with that value), and is refused without. Empty: always.
+  std::vector<std::string> needs{};
 };
 
 // Returns an option that names a file or a folder to write, which is checked
@@ -68,13 +72,21 @@ struct Flag {
 Flag OutputFlag(absl::string_view name, std::string* target,
                 absl::string_view help, Output output = Output::kFile);
 
+// Returns `flag` with `needs`.
+Flag Needing(std::vector<std::string> needs, Flag flag);
+
+// Sets the `needs` of all options from `first` on.
+void SetNeeds(const std::vector<std::string>& needs, size_t first,
+              std::vector<Flag>* flags);
+
 // Returns an error of the user in the command line, which gives exit code 2.
 absl::Status UsageError(absl::string_view message);
 bool IsUsageError(const absl::Status& status);
 
 // Sets the bound values and returns the arguments that are not options, in
 // order. A UsageError names the argument and, for an unknown option, options
-// with similar names.
+// with similar names; or it names an option that is given without one that it
+// needs.
 absl::StatusOr<std::vector<std::string>> ParseFlags(
     absl::Span<const Flag> flags, absl::Span<const std::string> args);
 

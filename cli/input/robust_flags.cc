@@ -9,6 +9,7 @@ void AppendRobustFlags(RobustFlags* values, std::vector<Flag>* flags) {
   flags->push_back({"robust", &values->robust, "",
                     "choose the schedule whose 90th percentile under jitter "
                     "and a slow rank is best, not the nominal one"});
+  const size_t first = flags->size();
   flags->push_back({"jitter",
                     &values->jitter,
                     "RATIO",
@@ -31,20 +32,12 @@ void AppendRobustFlags(RobustFlags* values, std::vector<Flag>* flags) {
                     {},
                     1,
                     100'000});
+  SetNeeds({"robust"}, first, flags);
 }
 
-absl::StatusOr<std::optional<planner::Disturbances>> DisturbancesOf(
-    const RobustFlags& flags, uint64_t seed) {
-  if (!flags.robust) {
-    const RobustFlags unset;
-    const char* const set = flags.jitter != unset.jitter         ? "jitter"
-                            : flags.slow_rank != unset.slow_rank ? "slow-rank"
-                            : flags.samples != unset.samples     ? "samples"
-                                                                 : nullptr;
-    if (set == nullptr) return std::nullopt;
-    return UsageError(
-        absl::StrCat("--", set, " is of --robust, which is not given; add it"));
-  }
+std::optional<planner::Disturbances> DisturbancesOf(const RobustFlags& flags,
+                                                    uint64_t seed) {
+  if (!flags.robust) return std::nullopt;
   return planner::Disturbances{.jitter = flags.jitter,
                                .slow_rank = flags.slow_rank,
                                .samples = static_cast<int32_t>(flags.samples),

@@ -23,10 +23,9 @@ struct RobustFlags {
 };
 void AppendRobustFlags(RobustFlags* values, std::vector<Flag>* flags);
 
-// Returns the disturbances that the flags ask for; absent without --robust. A
-// UsageError: one of the others is set without --robust.
-absl::StatusOr<std::optional<planner::Disturbances>> DisturbancesOf(
-    const RobustFlags& flags, uint64_t seed);
+// Returns the disturbances that the flags ask for; absent without --robust.
+std::optional<planner::Disturbances> DisturbancesOf(const RobustFlags& flags,
+                                                    uint64_t seed);
 
 // The share of a search's total time that is left for the robust choice.
 inline constexpr double kRobustShare = 0.3;

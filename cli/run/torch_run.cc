@@ -391,6 +391,7 @@ absl::Status Train(const TorchRun& run, runtime::TorchEntryPoint make_trainer,
 }  // namespace
 
 void AppendTorchFlags(TorchFlags* values, std::vector<Flag>* flags) {
+  const size_t first = flags->size();
   flags->push_back({"scale",
                     &values->scale,
                     "N",
@@ -415,6 +416,7 @@ void AppendTorchFlags(TorchFlags* values, std::vector<Flag>* flags) {
                     "NAME",
                     "torch device: where it computes",
                     {"cpu", "cuda"}});
+  SetNeeds({"device=torch"}, first, flags);
 }
 
 absl::Status RunTorch(const TorchRun& run, const Context& context) {

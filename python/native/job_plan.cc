@@ -147,8 +147,7 @@ absl::StatusOr<JobPlan> PlanJob(const std::vector<std::string>& arguments,
                             studies::PackSteps(input, planning.job.steps,
                                                cli::StudyContextOf(context)));
   studies::SearchSettings settings = cli::SettingsOf(planning, input);
-  PIPELOOM_ASSIGN_OR_RETURN(settings.robust,
-                            cli::DisturbancesOf(robust, settings.seed));
+  settings.robust = cli::DisturbancesOf(robust, settings.seed);
   PIPELOOM_ASSIGN_OR_RETURN(
       ReadyJob ready,
       MakeReady(input, planning, trainer, learned, packed, settings, context));

@@ -61,6 +61,44 @@ TEST(ParseFlagsTest, SetsEveryKindOfValueInBothForms) {
   EXPECT_FALSE(o.quiet);
 }
 
+TEST(ParseFlagsTest, RefusesAnOptionWithoutOneThatItNeeds) {
+  bool robust = false;
+  double jitter = 0.05;
+  std::string device = "synthetic";
+  std::optional<double> scale;
+  std::vector<std::string> ask;
+  int64_t gpus = 0;
+  const std::vector<Flag> flags = {
+      {"robust", &robust, "", "robustly"},
+      Needing({"robust"}, {"jitter", &jitter, "X", "of --robust"}),
+      {"device", &device, "NAME", "what executes"},
+      Needing({"device=torch", "robust"}, {"scale", &scale, "N", "of torch"}),
+      {"ask", &ask, "A,B", "questions"},
+      Needing({"ask=layout"}, {"gpus", &gpus, "N", "of the layouts"})};
+  const auto error = [&](const std::vector<std::string>& args) {
+    robust = false;
+    device = "synthetic";
+    ask.clear();
+    const absl::Status status = ParseFlags(flags, args).status();
+    EXPECT_EQ(status.ok(), !IsUsageError(status));
+    return std::string(status.message());
+  };
+  EXPECT_EQ(error({"--jitter", "0.05"}),
+            "--jitter needs --robust; add it, or leave out --jitter");
+  EXPECT_EQ(error({"--robust", "--no-robust", "--jitter", "1"}),
+            "--jitter needs --robust; add it, or leave out --jitter");
+  EXPECT_EQ(error({"--scale", "2"}),
+            "--scale needs --device torch or --robust; add it, or leave out "
+            "--scale");
+  EXPECT_EQ(error({"--gpus", "2", "--ask", "network"}),
+            "--gpus needs --ask layout; add it, or leave out --gpus");
+  EXPECT_EQ(error({"--jitter", "1", "--robust"}), "");
+  EXPECT_EQ(error({"--scale", "2", "--device", "torch"}), "");
+  EXPECT_EQ(scale, 2);
+  EXPECT_EQ(error({"--gpus", "2", "--ask", "network,layout"}), "");
+  EXPECT_EQ(error({}), "");
+}
+
 TEST(ParseFlagsTest, NamesTheArgumentAtFaultAndWhatWouldBeRight) {
   const struct {
     std::vector<std::string> args;

@@ -395,7 +395,7 @@ TEST_F(OptionsTest, OutputsThatCannotBeWrittenAreFoundBeforeTheWork) {
     for (const auto& command : AllCommands()) {
       if (command->text().name != args[0]) continue;
       for (const Flag& flag : command->Flags()) {
-        if (flag.output != Output::kFile) continue;
+        if (flag.output == Output::kNone || !flag.needs.empty()) continue;
         ++outputs;
         for (const auto& c : bad) {
           const Outcome outcome =
@@ -435,6 +435,47 @@ TEST_F(OptionsTest, AFileOfAnotherKindIsNamed) {
   EXPECT_EQ(none.code, 1);
   EXPECT_THAT(none.err, AllOf(HasSubstr("there is no file or folder "),
                               Not(HasSubstr("config.json:"))));
+}
+
+TEST_F(OptionsTest, OptionsThatWouldBeIgnoredAreRefused) {
+  const std::pair<Args, const char*> cases[] = {
+      {Small("emulate") + Args{"--csv", Path("a.csv")},
+       "--csv needs --against; add it, or leave out --csv"},
+      {{"emulate", Plan(), "--fit"}, "--fit needs --against"},
+      {{"emulate", Plan(), "--samples", "50"},
+       "--samples needs --jitter or --link-jitter above 0"},
+      {{"emulate", Plan(), "--against", "primus", "--trace", Path("t")},
+       "--against takes no PLAN or JOB, --trace"},
+      {{"run", Plan(), "--scale", "4"}, "--scale needs --device torch"},
+      {{"run", Plan(), "--precision", "bf16"},
+       "--precision needs --device torch"},
+      {Small("run") + Args{"--device", "torch", "--repeat", "2"},
+       "--repeat needs --device synthetic"},
+      {{"run", Plan(), "--start-timeout", "1s"},
+       "--start-timeout needs --transport mpi or --transport nccl"},
+      {{"run", Plan(), "--token-file", "x"}, "--token-file needs --service"},
+      {Small("plan") + Args{"--jitter", "0.05"}, "--jitter needs --robust"},
+      {{"trace", Path("t"), "--seed", "3"},
+       "--seed needs --evaluations or --deadline"},
+      {{"export", Plan(), "--to", "text", "--waits"},
+       "--waits needs --to torch-comms"},
+      {{"export", Plan(), "--to", "chrome", "--layers", "1"},
+       "--layers needs --to megatron-layout"},
+      {{"import", Path("t"), "--from", "deepspeed", "--dialect", "2.6"},
+       "--dialect needs --from torch-csv"},
+      {{"validate", Plan(), "--strategy", "gpipe"},
+       "--strategy needs --job; add it"},
+      {{"serve", "--metrics-listen", "0.0.0.0"},
+       "--metrics-listen needs --metrics-port"},
+  };
+  for (const auto& [args, message] : cases) {
+    SCOPED_TRACE(message);
+    const Outcome outcome = Pipeloom(args);
+    EXPECT_EQ(outcome.code, 2) << outcome.out;
+    EXPECT_THAT(outcome.err, HasSubstr(message));
+    EXPECT_THAT(outcome.out, IsEmpty());
+  }
+  EXPECT_FALSE(FileExists(Path("a.csv")));
 }
 
 TEST_F(OptionsTest, TimesAndSizesSayTheirUnits) {

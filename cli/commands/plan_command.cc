@@ -183,7 +183,8 @@ class PlanCommand : public Command {
         &trainer_,
         "plan only what that trainer can execute, and write its files"));
     flags.push_back(AttentionDensityFlag(&densities_, true));
-    flags.push_back(OutputFlag("out", &out_, "write the plans"));
+    flags.push_back(
+        OutputFlag("out", &out_, "write the plans", Output::kNamedFile));
     flags.push_back(OutputFlag("trace", &trace_,
                                "write the timeline as Chrome trace JSON"));
     flags.push_back(OutputFlag("report", &report_, "write an HTML report"));

@@ -120,7 +120,8 @@ class RunCommand : public Command {
     flags.push_back(OutputFlag("learn", &learn_,
                                "keep there what the measured tasks took, and "
                                "what it holds already; plan with it by "
-                               "--learned"));
+                               "--learned",
+                               Output::kNamedFile));
     flags.push_back({"failure-timeout", &failure_timeout_, "TIME",
                      "within which all ranks end once one has failed, stopped "
                      "or vanished"});

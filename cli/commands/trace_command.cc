@@ -68,7 +68,8 @@ class TraceCommand : public Command {
          {},
          -1,
          1e6},
-        OutputFlag("out", &out_, "write the step as a plan"),
+        OutputFlag("out", &out_, "write the step as a plan",
+                   Output::kNamedFile),
         OutputFlag("graph", &graph_, "write it as a TaskGraph (JSON)"),
         OutputFlag(
             "trace", &trace_,

@@ -99,13 +99,15 @@ class WhatIfCommand : public Command {
                      "of a GPU and hour, for --ask budget, such as "
                      "h100-sxm=2.5,b200-sxm=5"});
     flags.push_back(OutputFlag("journal", &journal_,
-                               "keep every outcome there, and go on from it"));
+                               "keep every outcome there, and go on from it",
+                               Output::kNamedFile));
     flags.push_back(OutputFlag("csv", &csv_, "write the outcomes as CSV"));
     flags.push_back(OutputFlag("json", &json_, "write them as JSON"));
     flags.push_back(OutputFlag("report", &report_, "write an HTML report"));
     flags.push_back(OutputFlag("out", &out_,
                                "of a single configuration: write the first "
-                               "step's plan, of its slowest replica"));
+                               "step's plan, of its slowest replica",
+                               Output::kNamedFile));
     flags.push_back(
         {"format", &format_, "FORMAT", "of the output", {"table", "json"}});
     return flags;

@@ -1,5 +1,6 @@
 #include "cli/console/command.h"
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
@@ -149,6 +150,11 @@ int RunCommandLine(const std::vector<std::string>& args,
   if (status.ok()) status = CheckOutputs(flags, *positional);
   Context mine = context;
   mine.command_line = ShellWords(args);
+  if (WritesToStdout(flags)) {
+    mine.print = [&context](absl::string_view text) {
+      context.warn(absl::StripTrailingAsciiWhitespace(text));
+    };
+  }
   if (status.ok()) status = command->Run(*positional, mine);
   if (status.ok()) return kDone;
   if (context.show_progress) context.show_progress("");

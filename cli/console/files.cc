@@ -137,6 +137,11 @@ bool FileExists(const std::string& path) {
 
 absl::Status WriteFileAtomically(const std::string& path,
                                  absl::string_view contents) {
+  if (path == "-") {
+    const int error = WriteAll(STDOUT_FILENO, contents);
+    if (error == 0) return absl::OkStatus();
+    return SystemError("cannot write", "the standard output", error);
+  }
   std::string target = path;
   mode_t mode = DefaultMode();
   struct stat info {};

@@ -25,7 +25,8 @@ bool FileExists(const std::string& path);
 // renames it to `path`: a reader sees the old contents or all of the new. On
 // an error (a full disk, no such folder) the temporary file is removed and
 // `path` is as it was. Keeps the permissions of a file that exists. A path
-// that is no regular file (a pipe, /dev/stdout) is written to directly.
+// that is no regular file (a pipe, /dev/stdout) is written to directly, and "-"
+// is the standard output.
 absl::Status WriteFileAtomically(const std::string& path,
                                  absl::string_view contents);
 

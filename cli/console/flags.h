@@ -46,8 +46,10 @@ using FlagTarget =
                  std::optional<Duration>*, std::optional<Bytes>*,
                  std::optional<Share>*, Repeated*>;
 
-// Whether an option's value names something that the command writes.
-enum class Output { kNone, kFile, kFolder };
+// Whether an option's value names something that the command writes. A kFile
+// may be "-", the standard output; a kNamedFile may not, as it has bytes that
+// are no text or is read again.
+enum class Output { kNone, kFile, kNamedFile, kFolder };
 
 struct Flag {
   std::string name{};  // Without the dashes.

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -127,6 +128,13 @@ std::map<std::string, std::string> FilesRead(
 
 }  // namespace
 
+bool WritesToStdout(absl::Span<const Flag> flags) {
+  return std::any_of(flags.begin(), flags.end(), [](const Flag& flag) {
+    std::string* const* const value = std::get_if<std::string*>(&flag.target);
+    return flag.output != Output::kNone && value != nullptr && **value == "-";
+  });
+}
+
 absl::Status CheckOutputs(absl::Span<const Flag> flags,
                           absl::Span<const std::string> args) {
   if (IsFurtherRank()) return absl::OkStatus();
@@ -138,6 +146,18 @@ absl::Status CheckOutputs(absl::Span<const Flag> flags,
       continue;
     }
     const std::string& path = **value;
+    if (path == "-") {
+      if (flag.output != Output::kFile) {
+        return Refused(flag, path,
+                       "it cannot be the standard output; name a file, such "
+                       "as ./-");
+      }
+      const auto [place, is_new] = names.emplace(path, flag.name);
+      if (is_new) continue;
+      return Refused(flag, path,
+                     absl::StrCat("--", place->second,
+                                  " writes there too; name a file for one"));
+    }
     if (flag.output == Output::kFolder) {
       PIPELOOM_RETURN_IF_ERROR(CheckOutputFolder(flag, path));
       continue;

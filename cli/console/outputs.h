@@ -10,6 +10,10 @@
 
 namespace pipeloom::cli {
 
+// Returns whether an option writes to the standard output ("-"), so that what
+// the command prints must go elsewhere.
+bool WritesToStdout(absl::Span<const Flag> flags);
+
 // Checks that every file and folder that the options name as an output can be
 // written, that no two options name the same file, and that none is a file that
 // the command reads: one of `args`, or the value of another option. Creates a

@@ -478,6 +478,39 @@ TEST_F(OptionsTest, OptionsThatWouldBeIgnoredAreRefused) {
   EXPECT_FALSE(FileExists(Path("a.csv")));
 }
 
+TEST_F(OptionsTest, ADashWritesToTheStandardOutputAlone) {
+  const auto stdout_of = [](const Args& args, Outcome* outcome) {
+    ::testing::internal::CaptureStdout();
+    *outcome = Pipeloom(args);
+    return ::testing::internal::GetCapturedStdout();
+  };
+  Outcome outcome;
+  const Json answer = Json::parse(stdout_of(
+      {"search", Write("g.json", kGraph), "--out", "-", "--evaluations", "1"},
+      &outcome));
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_TRUE(answer.contains("order")) << answer;
+  EXPECT_THAT(outcome.out, IsEmpty());
+  EXPECT_THAT(outcome.err, HasSubstr("makespan"));
+  const std::string trace =
+      stdout_of({"emulate", Plan(), "--trace=-"}, &outcome);
+  EXPECT_TRUE(Json::accept(trace));
+  EXPECT_THAT(outcome.err, HasSubstr("step time"));
+  EXPECT_FALSE(FileExists("-"));
+  const std::pair<Args, const char*> refused[] = {
+      {{"plan", "no-job", "--out", "-"},
+       "--out -: it cannot be the standard output; name a file"},
+      {{"whatif", "no-job", "--journal", "-"}, "--journal -: it cannot be"},
+      {{"bench", "--out", "-"}, "--out -: it cannot be"},
+      {{"plan", "no-job", "--trace", "-", "--report", "-"},
+       "--report -: --trace writes there too"}};
+  for (const auto& [args, message] : refused) {
+    const Outcome misuse = Pipeloom(args);
+    EXPECT_EQ(misuse.code, 2);
+    EXPECT_THAT(misuse.err, HasSubstr(message));
+  }
+}
+
 TEST_F(OptionsTest, TimesAndSizesSayTheirUnits) {
   const struct {
     Args args;

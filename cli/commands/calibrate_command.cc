@@ -178,8 +178,15 @@ class CalibrateCommand : public Command {
                               FindDataDir(data_dir_));
     const auto read = [](const std::string& path) { return ReadFile(path); };
     if (!base_.empty()) {
-      PIPELOOM_ASSIGN_OR_RETURN(options->base,
-                                LoadDeviceProfile(base_, data_dir));
+      absl::StatusOr<DeviceProfile> base = LoadDeviceProfile(base_, data_dir);
+      if (absl::IsNotFound(base.status())) {
+        return absl::NotFoundError(absl::StrCat(
+            "--base: there is no profile \"", base_, "\"; shipped are ",
+            absl::StrJoin(formats::ShippedProfileNames(), ", "),
+            "; the path of a file has a slash or ends in .json"));
+      }
+      PIPELOOM_RETURN_IF_ERROR(base.status());
+      options->base = *std::move(base);
     }
     // If there is a cluster file of the device's name, it has the rates.
     const absl::StatusOr<ClusterSpec> cluster =

@@ -248,6 +248,18 @@ class CompareCommand : public Command {
       // `dip` as a partition rule and as a schedule give the same partition.
       if (!planner::MakeStrategy(same_partition_).ok() ||
           same_partition_ == "dip") {
+        if (!IsPartitionWord(same_partition_)) {
+          const absl::Status file = ReadFile(same_partition_).status();
+          if (!file.ok()) {
+            return UsageError(absl::StrCat(
+                "--same-partition ", same_partition_, ": ", file.message(),
+                "; it is the name of a strategy, search or a file",
+                DidYouMean(
+                    same_partition_,
+                    std::vector<std::string>(planner::StrategyNames().begin(),
+                                             planner::StrategyNames().end()))));
+          }
+        }
         partition_flags_.source = same_partition_;
       }
     }

@@ -1,7 +1,9 @@
 #include "cli/input/operator_prices.h"
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "cli/console/files.h"
 #include "formats/job/spec_loader.h"
@@ -19,6 +21,18 @@ emulator::DeviceLimits LimitsOf(const DeviceProfile& profile) {
   limits.fp8_flops_per_second = profile.rates.fp8_flops_per_second;
   limits.memory_bytes_per_second = profile.rates.bytes_per_second;
   return limits;
+}
+
+absl::Status UnknownDevice(const std::string& name) {
+  std::vector<std::string> known = formats::ShippedClusterNames();
+  for (const std::string& device : formats::ShippedProfileNames()) {
+    if (!absl::c_linear_search(known, device)) known.push_back(device);
+  }
+  return absl::NotFoundError(
+      absl::StrCat("--device: there is no GPU and no cluster \"", name,
+                   "\"; shipped are ", absl::StrJoin(known, ", "),
+                   "; the path of a file has a slash or ends in .json",
+                   DidYouMean(name, known)));
 }
 
 }  // namespace
@@ -40,6 +54,8 @@ absl::StatusOr<emulator::QueryCost> LoadQueryCost(const std::string& device,
       formats::LoadCluster(device, data_dir, read);
   const bool is_path =
       absl::StrContains(device, "/") || absl::EndsWith(device, ".json");
+  const bool is_unknown =
+      !is_path && absl::IsNotFound(cluster.status()) && !FileExists(device);
   if (!cluster.ok() && (is_path || !absl::IsNotFound(cluster.status()))) {
     return cluster.status();
   }
@@ -57,7 +73,9 @@ absl::StatusOr<emulator::QueryCost> LoadQueryCost(const std::string& device,
     return emulator::QueryCost(*cluster, measured.get());
   }
   // Without a cluster file, only the device's own profile knows its rates.
-  if (measured == nullptr || measured->device != name) return cluster.status();
+  if (measured == nullptr || measured->device != name) {
+    return is_unknown ? UnknownDevice(device) : cluster.status();
+  }
   return emulator::QueryCost(emulator::ClusterOfLimits(LimitsOf(*measured)),
                              measured.get());
 }

@@ -511,6 +511,39 @@ TEST_F(OptionsTest, ADashWritesToTheStandardOutputAlone) {
   }
 }
 
+TEST_F(OptionsTest, NamesThatAreNotThereAreTheOptionsMistake) {
+  const std::pair<Args, const char*> cases[] = {
+      {{"emulate", Plan(), "--slow-rank", "9=1.2"},
+       "--slow-rank 9=1.2: there is no rank 9; ranks are 0 to 3"},
+      {{"emulate", Plan(), "--slow-rank", "1=-2"},
+       "--slow-rank 1=-2: the factor is -2; it must be in (0, 1e6]"},
+      {{"emulate", Plan(), "--slow-link", "0-9=2"},
+       "--slow-link 0-9=2: there is no rank 9; ranks are 0 to 3"},
+      {Small("compare") + Args{"--same-partition", "pipelom"},
+       "--same-partition pipelom: "},
+      {Small("compare") + Args{"--same-partition", "pipelom"},
+       "did you mean \"pipeloom\"?"},
+  };
+  for (const auto& [args, message] : cases) {
+    const Outcome outcome = Pipeloom(args);
+    EXPECT_EQ(outcome.code, 2);
+    EXPECT_THAT(outcome.err, HasSubstr(message));
+  }
+  // Names of files that ship are like files: a failure.
+  const std::pair<Args, const char*> missing[] = {
+      {{"cost", "-", "--device", "h101-sxm"},
+       "--device: there is no GPU and no cluster \"h101-sxm\"; shipped are "},
+      {{"calibrate", Path("m.csv"), "--device", "h100-sxm", "--base", "h101",
+        "--out", Path("o.json")},
+       "--base: there is no profile \"h101\"; shipped are "},
+  };
+  for (const auto& [args, message] : missing) {
+    const Outcome outcome = Pipeloom(args);
+    EXPECT_EQ(outcome.code, 1);
+    EXPECT_THAT(outcome.err, HasSubstr(message));
+  }
+}
+
 TEST_F(OptionsTest, TimesAndSizesSayTheirUnits) {
   const struct {
     Args args;

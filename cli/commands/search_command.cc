@@ -80,7 +80,8 @@ class SearchCommand : public Command {
     std::vector<Flag> flags = {
         {"graph", &graph_, "FILE", "the same as the argument GRAPH"},
         OutputFlag("out", &out_, "write the answer as JSON")};
-    AppendSearchFlags(&search_flags_, &flags);
+    AppendSearchFlags(&search_flags_, &flags,
+                      "none with --evaluations, else 100ms");
     AppendRobustFlags(&robust_flags_, &flags);
     flags.push_back({"bound",
                      &bound_,
@@ -102,12 +103,12 @@ class SearchCommand : public Command {
       return UsageError(absl::StrCat("unexpected argument \"", args[0], "\""));
     }
     PIPELOOM_ASSIGN_OR_RETURN(const std::string text, ReadFile(graph_));
-    PIPELOOM_ASSIGN_OR_RETURN(const formats::LoadedGraph loaded,
     if (IsPlan(text)) {
       return absl::InvalidArgumentError(absl::StrCat(
           graph_, " is a plan; `pipeloom export ", graph_,
           " --to graph-json --out FILE` makes a task graph of it"));
     }
+    PIPELOOM_ASSIGN_OR_RETURN(const formats::LoadedGraph loaded,
                               formats::ParseTaskGraph(text, graph_));
     const studies::SearchSettings settings =
         studies::Settle(search_flags_, SearchSpec());

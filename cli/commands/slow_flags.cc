@@ -50,9 +50,11 @@ absl::Status NameOnce(absl::string_view option, absl::string_view text,
 }
 
 void AppendSlowFlags(SlowFlags* values, std::vector<Flag>* flags) {
-  flags->push_back({"slow", &values->ranks, "RANK=FACTOR",
-                    "plan for ranks that take so many times as long, several "
-                    "divided by commas; the partition stays as it is without"});
+  flags->push_back(
+      {"slow", &values->ranks, "RANK=FACTOR",
+       "plan for ranks that take so many times as long, several "
+       "divided by commas; the partition is the one chosen without the "
+       "slowdown"});
   flags->push_back({"slow-link", &values->links, "FROM-TO=FACTOR|+TIME",
                     "plan for links in this direction whose transfers take so "
                     "many times as long, or arrive so much later (those on "

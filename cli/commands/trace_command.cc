@@ -77,7 +77,8 @@ class TraceCommand : public Command {
         OutputFlag("report", &report_,
                    "write an HTML report: the replay over what was measured")};
     const size_t of_search = flags.size();
-    AppendSearchFlags(&search_, &flags);
+    AppendSearchFlags(&search_, &flags,
+                      "none; without --evaluations no search is made");
     for (size_t i = of_search; i < flags.size(); ++i) {
       if (flags[i].name == "deadline" || flags[i].name == "evaluations") {
         continue;

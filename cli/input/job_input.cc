@@ -96,18 +96,25 @@ void AppendJobFlags(JobFlags* values, bool with_steps,
   flags->push_back(DataDirFlag(&values->data_dir));
 }
 
-void AppendSearchFlags(studies::SearchOptions* values,
-                       std::vector<Flag>* flags) {
-  flags->push_back({"deadline", &values->deadline, "TIME",
-                    "wall time of each search, such as 100ms; default: the "
-                    "job's, or none with --evaluations"});
-  flags->push_back({"evaluations",
-                    &values->evaluations,
-                    "N",
-                    "schedules to try in each search; results then depend on "
-                    "the seed alone",
-                    {},
-                    1});
+void AppendSearchFlags(studies::SearchOptions* values, std::vector<Flag>* flags,
+                       absl::string_view deadline_default) {
+  const bool of_job = deadline_default.empty();
+  flags->push_back(
+      {"deadline", &values->deadline, "TIME",
+       absl::StrCat("wall time of each search, such as 100ms; default: ",
+                    of_job ? "the job's, or none with --evaluations"
+                           : deadline_default)});
+  flags->push_back(
+      {"evaluations",
+       &values->evaluations,
+       "N",
+       absl::StrCat("schedules to try in each search",
+                    of_job ? ", of which a step makes several, each of at "
+                             "least one: reports count those of all"
+                           : "",
+                    "; results then depend on the seed alone"),
+       {},
+       1});
   flags->push_back({"seed", &values->seed, "N", "of the search", {}, 0});
   flags->push_back({"threads",
                     &values->threads,
@@ -119,8 +126,9 @@ void AppendSearchFlags(studies::SearchOptions* values,
   flags->push_back({"workers",
                     &values->workers,
                     "N",
-                    "searchers that share the evaluations, 2 unless the job "
-                    "says otherwise; more pay with as many cores or much time",
+                    absl::StrCat("searchers that share the evaluations, 2",
+                                 of_job ? " unless the job says otherwise" : "",
+                                 "; more pay with as many cores or much time"),
                     {},
                     1,
                     planner::kMostWorkers});

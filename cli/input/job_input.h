@@ -31,8 +31,9 @@ void AppendJobFlags(JobFlags* values, bool with_steps,
                     std::vector<Flag>* flags);
 Flag DataDirFlag(std::string* value);
 Flag ProfileFlag(Repeated* values);
-void AppendSearchFlags(studies::SearchOptions* values,
-                       std::vector<Flag>* flags);
+// `deadline_default`: in words, for commands without a job; empty: the job's.
+void AppendSearchFlags(studies::SearchOptions* values, std::vector<Flag>* flags,
+                       absl::string_view deadline_default = "");
 
 // Returns the options that are changes of the job file's fields, in the order
 // in which they apply: --set, then --microbatches, --memory-limit and

@@ -72,7 +72,7 @@ def plan(job: JobLike, samples: Samples, *, steps: Optional[int] = None,
     learned: a file of times that `pipeloom run --learn` measured.
     attention_density: of each step.
     slow_ranks: {3: 1.4}: plan for a rank 3 that takes 1.4 times as long; the
-        partition stays as it is without.
+        partition is the one chosen without the slowdown.
     slow_links: {(6, 7): "+60ms"}: the same of transfers from rank 6 to 7,
         which take so much longer, or a factor.
     for_trainer: plan only what that trainer can execute (docs/integration.md):

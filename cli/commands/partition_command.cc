@@ -39,8 +39,9 @@ class PartitionCommand : public Command {
         "that stay together, ranks of the embedding and the loss head, ranks "
         "of a module's own) are kept.\n\n"
         "The file is JSON, to be read and edited; every command that plans "
-        "takes it as --partition FILE. Here --partition dip (or --rule) and "
-        "--partition FILE show and write a partition without a search.\n\n"
+        "takes it as --partition FILE. Here --partition dip (or --rule), "
+        "--partition rule and --partition FILE show and write a partition "
+        "without a search.\n\n"
         "--layouts searches tp, cp, ep, pp and dp of the whole job as well: "
         "all layouts of the job's GPUs, or of --gpus, that are legal and split "
         "the same global batch, cut by memory and by a bound, screened, and "
@@ -61,8 +62,10 @@ class PartitionCommand : public Command {
     AppendJobFlags(&job_flags_, false, &flags);
     flags.push_back(StrategyFlag(&strategy_, "that judges"));
     flags.push_back({"partition", &partition_.source, "SOURCE",
-                     "take this one: `dip` (its rule) or a file that this "
-                     "command wrote; default: `search`"});
+                     "take this one: `dip` (DIP's rule), `rule` (the "
+                     "strategy's own, unsearched; pipeloom's is the fastest of "
+                     "all strategies') or a file that this command wrote; "
+                     "default: `search`"});
     flags.push_back({"tries", &tries_, "N", "partitions to try", {}, 1, 1e6});
     flags.push_back({"effort",
                      &effort_,
@@ -81,7 +84,9 @@ class PartitionCommand : public Command {
                      {},
                      0,
                      1024});
-    flags.push_back({"rule", &rule_, "", "the same as --partition dip"});
+    flags.push_back({"rule", &rule_, "",
+                     "DIP's rule, the same as --partition dip; "
+                     "not that of --partition rule"});
     flags.push_back({"disaggregate", &disaggregate_, "",
                      "size units with GPUs of their own instead"});
     flags.push_back(OutputFlag("out", &out_, "write the partition"));
@@ -115,9 +120,11 @@ class PartitionCommand : public Command {
                                studies::Settle(search_flags_, input.job.search),
                                context));
       answer.partition = std::move(prepared.partition);
-      answer.comment = partition_.source == "dip"
-                           ? std::string("DIP's rule")
-                           : absl::StrCat("of ", partition_.source);
+      answer.comment =
+          partition_.source == "dip" ? std::string("DIP's rule")
+          : partition_.source == "rule"
+              ? absl::StrCat("own partition of ", strategy_, ", unsearched")
+              : absl::StrCat("of ", partition_.source);
     }
     return Show(answer, context);
   }
@@ -186,7 +193,7 @@ class PartitionCommand : public Command {
     answer->partition = found.partition;
     answer->comment = absl::StrFormat(
         "%s%s; %d partitions tried on samples of %s: emulated step time %s, "
-        "by the rule %s",
+        "by the strategy's own %s",
         UntilNow(context), found.recipe, found.tried, input.batch_name,
         FormatDuration(found.step_time),
         found.rule_time > kZero ? FormatDuration(found.rule_time)

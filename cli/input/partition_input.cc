@@ -29,7 +29,8 @@ namespace pipeloom::cli {
 namespace {
 
 constexpr char kSources[] =
-    "which layers are where: `rule` (the strategy's own), `dip` (its rule), "
+    "which layers are where: `rule` (the strategy's own), `dip` (DIP's "
+    "rule), "
     "`search` (see `pipeloom partition`) or a file that `pipeloom partition` "
     "wrote";
 

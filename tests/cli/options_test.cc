@@ -8,6 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "cli/console/command.h"
 #include "cli/console/files.h"
 #include "tests/cli/run_command.h"
@@ -422,21 +424,6 @@ TEST_F(OptionsTest, OutputsThatCannotBeWrittenAreFoundBeforeTheWork) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
 }
 
-TEST_F(OptionsTest, AFileOfAnotherKindIsNamed) {
-  for (const std::string command : {"search", "trace"}) {
-    const Outcome outcome = Pipeloom({command, Plan()});
-    EXPECT_EQ(outcome.code, 1);
-    EXPECT_THAT(outcome.err, HasSubstr("plan.pb is a plan"));
-    EXPECT_THAT(outcome.err, Not(HasSubstr("parsing")));
-  }
-  EXPECT_THAT(Pipeloom({"search", Plan()}).err,
-              HasSubstr("--to graph-json --out FILE` makes a task graph"));
-  const Outcome none = Pipeloom({"model", Path("none")});
-  EXPECT_EQ(none.code, 1);
-  EXPECT_THAT(none.err, AllOf(HasSubstr("there is no file or folder "),
-                              Not(HasSubstr("config.json:"))));
-}
-
 TEST_F(OptionsTest, OptionsThatWouldBeIgnoredAreRefused) {
   const std::pair<Args, const char*> cases[] = {
       {Small("emulate") + Args{"--csv", Path("a.csv")},
@@ -511,6 +498,21 @@ TEST_F(OptionsTest, ADashWritesToTheStandardOutputAlone) {
   }
 }
 
+TEST_F(OptionsTest, AFileOfAnotherKindIsNamed) {
+  for (const std::string command : {"search", "trace"}) {
+    const Outcome outcome = Pipeloom({command, Plan()});
+    EXPECT_EQ(outcome.code, 1);
+    EXPECT_THAT(outcome.err, HasSubstr("plan.pb is a plan"));
+    EXPECT_THAT(outcome.err, Not(HasSubstr("parsing")));
+  }
+  EXPECT_THAT(Pipeloom({"search", Plan()}).err,
+              HasSubstr("--to graph-json --out FILE` makes a task graph"));
+  const Outcome none = Pipeloom({"model", Path("none")});
+  EXPECT_EQ(none.code, 1);
+  EXPECT_THAT(none.err, AllOf(HasSubstr("there is no file or folder "),
+                              Not(HasSubstr("config.json:"))));
+}
+
 TEST_F(OptionsTest, NamesThatAreNotThereAreTheOptionsMistake) {
   const std::pair<Args, const char*> cases[] = {
       {{"emulate", Plan(), "--slow-rank", "9=1.2"},
@@ -542,6 +544,27 @@ TEST_F(OptionsTest, NamesThatAreNotThereAreTheOptionsMistake) {
     EXPECT_EQ(outcome.code, 1);
     EXPECT_THAT(outcome.err, HasSubstr(message));
   }
+}
+
+TEST_F(OptionsTest, HelpSaysWhatTheProgramDoes) {
+  // Spaces as one.
+  const auto help = [](const std::string& command) {
+    const std::string text = Pipeloom({command, "--help"}).out;
+    return absl::StrJoin(
+        absl::StrSplit(text, absl::ByAnyChar(" \n"), absl::SkipEmpty()), " ");
+  };
+  EXPECT_THAT(help("emulate"), Not(HasSubstr("default -1")));
+  for (const std::string command : {"search", "trace"}) {
+    EXPECT_THAT(help(command), Not(HasSubstr("the job")));
+  }
+  EXPECT_THAT(help("search"), HasSubstr("none with --evaluations, else 100ms"));
+  EXPECT_THAT(help("plan"),
+              AllOf(HasSubstr("each of at least one: reports count those of "
+                              "all"),
+                    HasSubstr("chosen without the slowdown")));
+  EXPECT_THAT(help("partition"),
+              HasSubstr("DIP's rule, the same as --partition dip; not that of "
+                        "--partition rule"));
 }
 
 TEST_F(OptionsTest, TimesAndSizesSayTheirUnits) {

@@ -10,7 +10,6 @@
 #include "base/status_macros.h"
 #include "cli/commands/op_log_output.h"
 #include "cli/console/command.h"
-#include "cli/console/file_kind.h"
 #include "cli/console/files.h"
 #include "cli/console/progress.h"
 #include "cli/console/table.h"

@@ -64,11 +64,6 @@ const char* FileKindName(FileKind kind) {
   return "?";
 }
 
-bool IsPlan(absl::string_view content) {
-  const FileKind kind = GuessFileKind(content);
-  return kind == FileKind::kPlanText || kind == FileKind::kPlanBytes;
-}
-
 std::string FileKindsText() {
   return "jobs have the member \"model\" or \"training\", models \"modules\", "
          "clusters \"device\", device profiles \"rates\", samples of batches "

@@ -29,9 +29,6 @@ const char* FileKindName(FileKind kind);
 // O(length of the first object).
 FileKind GuessFileKind(absl::string_view content);
 
-// Returns whether the content is a plan, as bytes or text.
-bool IsPlan(absl::string_view content);
-
 // Returns how each kind is recognised, for the error about a file of none.
 std::string FileKindsText();
 

@@ -42,6 +42,12 @@ absl::StatusOr<ExecutionPlan> ParsePlanFile(absl::string_view content,
   return plan;
 }
 
+bool IsPlan(absl::string_view content) {
+  const FileKind kind = GuessFileKind(content);
+  return kind == FileKind::kPlanText ||
+         (kind == FileKind::kPlanBytes && convert::ParsePlan(content).ok());
+}
+
 absl::StatusOr<ExecutionPlan> ReadPlan(const std::string& path) {
   PIPELOOM_ASSIGN_OR_RETURN(const std::string content, ReadFile(path));
   return ParsePlanFile(content, path);

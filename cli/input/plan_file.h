@@ -17,6 +17,10 @@ absl::StatusOr<ExecutionPlan> ReadPlan(const std::string& path);
 absl::StatusOr<ExecutionPlan> ParsePlanFile(absl::string_view content,
                                             const std::string& path);
 
+// Returns whether the content is a plan: a text form, even if it has mistakes,
+// or bytes that can be read. O(length).
+bool IsPlan(absl::string_view content);
+
 // Writes a plan, as text if `path` ends with ".txt", else as protobuf.
 absl::Status WritePlan(const std::string& path, const ExecutionPlan& plan);
 

@@ -507,6 +507,11 @@ TEST_F(OptionsTest, AFileOfAnotherKindIsNamed) {
   }
   EXPECT_THAT(Pipeloom({"search", Plan()}).err,
               HasSubstr("--to graph-json --out FILE` makes a task graph"));
+  // Other bytes are not called a plan.
+  const std::string noise = Write("noise", std::string("\x00\x01\x02", 3));
+  for (const std::string command : {"search", "trace"}) {
+    EXPECT_THAT(Pipeloom({command, noise}).err, Not(HasSubstr("is a plan")));
+  }
   const Outcome none = Pipeloom({"model", Path("none")});
   EXPECT_EQ(none.code, 1);
   EXPECT_THAT(none.err, AllOf(HasSubstr("there is no file or folder "),

@@ -330,7 +330,7 @@ TEST(ProfileCost, OnlyPassesThatOverlapCommunicationAreSlowedDown) {
   const auto cost_of = [&](double slowdown, int32_t layer) {
     profile.collectives.compute_slowdown = slowdown;
     const StageCostModel model(
-        job, MakeOpCosts(job.cluster, job.parallel, &profile), true);
+        job, MakeOpCosts(job.cluster, job.parallel, &profile));
     Stage stage;
     stage.module = ModuleId(0);
     stage.first_layer = LayerId(layer);

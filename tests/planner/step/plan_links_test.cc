@@ -4,7 +4,7 @@
 #include <string>
 
 #include "emulator/step/emulate_step.h"
-#include "proto/convert/serialize_plan.h"
+#include "ir/text/text_format.h"
 #include "tests/support/plan_first_step.h"
 #include "tests/support/small_job.h"
 #include "tests/support/status_matchers.h"
@@ -62,9 +62,8 @@ TEST(PlanLinksTest, APlanThatIsReadAgainTakesThePredictedTime) {
           const PlanResult result,
           PlanFirstStep(c.job, RandomBatch(3, 40, 3),
                         {.schedule = schedule, .evaluations = 20}));
-      ASSERT_OK_AND_ASSIGN(
-          const ExecutionPlan read,
-          convert::ParsePlan(convert::SerializePlan(result.plan)));
+      ASSERT_OK_AND_ASSIGN(const ExecutionPlan read,
+                           ParseExecutionPlan(ToString(result.plan)));
       ASSERT_OK_AND_ASSIGN(const StepTrace trace, emulator::EmulateStep(read));
       EXPECT_EQ(trace.step_time(), read.predicted_step_time);
       EXPECT_EQ(trace.step_time(), result.predicted.step_time());

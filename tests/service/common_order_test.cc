@@ -93,9 +93,9 @@ TEST(CommonOrderTest, WhatIfCountsThatReplicasWaitForEachOther) {
   }
   JobSpec job = SmallExpertJob();
   job.cluster.num_nodes = 64;
+  const ExecutionPlan* const both[] = {&plans[0], &plans[1]};
   ASSERT_OK_AND_ASSIGN(const emulator::MeetingStep together,
-                       emulator::EmulateMeeting(
-                           job, {{.plan = &plans[0]}, {.plan = &plans[1]}}));
+                       emulator::EmulateMeeting(job, both));
   ASSERT_GT(together.step_time, alone);
 
   v1::WhatIfRequest request;

@@ -402,7 +402,7 @@ TEST(ProfileCost, StructureDoesNotDependOnTheSourceOfCosts) {
   for (const DeviceProfile* profile :
        std::vector<const DeviceProfile*>{nullptr, &h100, &a100}) {
     models.push_back(std::make_unique<StageCostModel>(
-        job, MakeOpCosts(job.cluster, job.parallel, profile), true));
+        job, MakeOpCosts(job.cluster, job.parallel, profile)));
   }
   const ModuleId module(0);
   const auto layers =

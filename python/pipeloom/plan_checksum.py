@@ -79,6 +79,18 @@ def _program(program: Any, rank: int) -> Iterator[int]:
             yield getattr(i, op)
 
 
+def _links(links: Any) -> Iterator[int]:
+    # The first two kinds of sharing have each other's number there.
+    yield {0: 1, 1: 0}.get(links.sharing, links.sharing)
+    yield from (links.blocking_sends,
+                _real(links.host_bandwidth_bytes_per_second),
+                links.ring_hops, links.ring_nodes)
+    for by_rank in (links.nic_of_rank, links.node_of_rank,
+                    links.host_link_of_rank):
+        yield len(by_rank)
+        yield from by_rank
+
+
 def _plan(proto: Any) -> Iterator[int]:
     yield proto.version
     yield from _text(proto.job)
@@ -98,6 +110,8 @@ def _plan(proto: Any) -> Iterator[int]:
         yield len(proto.loss_totals)
         for t in proto.loss_totals:
             yield from (t.module, t.tokens, t.instances)
+    if proto.links.ByteSize():
+        yield from _links(proto.links)
     for p in proto.padded_shapes:
         yield from (p.module, p.microbatch, p.sub_microbatch, p.tokens,
                     p.bucket_tokens)

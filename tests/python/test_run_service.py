@@ -135,7 +135,7 @@ class RunServiceTest(unittest.TestCase):
     def test_wrong_use_is_told(self):
         for words, said in (
                 (["--plan", "x.pb", "--service", "a:1"], "--service plans a"),
-                (["dip-vlm-s", "--service-wait", "1s"], "are for --service"),
+                (["dip-vlm-s", "--service-wait", "1s"], "needs --service"),
                 (["dip-vlm-s", "--service", "a:1", "--device", "torch"],
                  "--device synthetic")):
             done = subprocess.run([BINARY, "run", *words], capture_output=True,

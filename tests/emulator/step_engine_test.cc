@@ -394,7 +394,7 @@ TEST(StepEngine, SlowRanksAndLinksScaleWhatIsTheirs) {
               FailsWith(absl::StatusCode::kInvalidArgument,
                         HasSubstr("slow_ranks: factor is 0")));
   options = {};
-  options.links->nic_of_rank = {0, 1};
+  options.links.emplace().nic_of_rank = {0, 1};
   EXPECT_THAT(EmulateStep(plan, options),
               FailsWith(absl::StatusCode::kInvalidArgument,
                         HasSubstr("nic_of_rank has 2 entries")));

@@ -107,7 +107,8 @@ TEST_F(ModelCommandTest, RefusesWhatItCannotReadOrWrite) {
   EXPECT_EQ(Pipeloom({"model"}).code, 2);
   const Outcome absent = Pipeloom({"model", Path("nothing")});
   EXPECT_EQ(absent.code, 1);
-  EXPECT_THAT(absent.err, HasSubstr("nothing/config.json"));
+  EXPECT_THAT(absent.err,
+              HasSubstr("there is no file or folder " + Path("nothing")));
   const Outcome unwritable = Pipeloom(
       {"model", Path("nothing"), "--out", Path("no/such/folder.json")});
   EXPECT_EQ(unwritable.code, 2) << "before the configuration is read";

@@ -412,6 +412,7 @@ TEST(HostCopyTest, TheRunWaitsForItsCopies) {
   EXPECT_GE(quick.step_time(), Microseconds(600));
   // 8 bytes take 2 ms, of which 100 us are hidden behind task 4.
   plan.links.host_bandwidth = {.bytes_per_second = 4000};
+  plan.predicted_step_time = kZero;
   ASSERT_OK_AND_ASSIGN(const StepTrace trace, RunPlan(plan));
   EXPECT_GE(trace.step_time(), Microseconds(100 + 2000 + 2000 + 100));
   // Out and in are spans of the copy stream, as the emulator's are.

@@ -89,9 +89,11 @@ class BenchCommand : public Command {
             journal.size(), path));
       }
     }
-    context.warn(absl::StrCat(
-        "note: the searches take at most ",
-        FormatDuration(studies::MostSearchTime(suite.problems, options))));
+    const Duration most = studies::MostSearchTime(suite.problems, options);
+    if (most > kZero) {
+      context.warn(absl::StrCat("note: the searches take at most ",
+                                FormatDuration(most)));
+    }
     const absl::StatusOr<std::vector<studies::BenchResult>> ran =
         studies::RunBench(suite.problems, options, study, &journal);
     if (absl::IsCancelled(ran.status())) {

@@ -18,6 +18,7 @@
 #include "partition/batching/loss_shares.h"
 #include "partition/batching/shape_buckets.h"
 #include "partition/graph/build_stage_graph.h"
+#include "planner/lower/kept_links.h"
 #include "planner/trainer/trainer_plan.h"
 #include "planner/trainer/trainer_strategy.h"
 
@@ -519,7 +520,7 @@ absl::Status CheckPlan(const PreparedJob& prepared,
                                 job, packed, plan.replica, prepared.partition));
   const emulator::StageCostModel& costs =
       prepared.costs->ForReplica(plan.replica);
-  if (plan.links != costs.Links()) {
+  if (plan.links != KeptLinks(costs, plan)) {
     return Fail("its shared links are not those of the job's cluster");
   }
   PIPELOOM_ASSIGN_OR_RETURN(const StepTrace trace, emulator::EmulateStep(plan));

@@ -13,6 +13,7 @@
 #include "emulator/cluster/order_epilogues.h"
 #include "emulator/step/emulate_step.h"
 #include "ir/plan/execution_plan.h"
+#include "planner/lower/kept_links.h"
 #include "planner/lower/lower_plan.h"
 #include "planner/passes/drop_fused.h"
 #include "planner/passes/pair_forwards.h"
@@ -153,7 +154,7 @@ absl::Status Finish(const PreparedJob& job, const PlanInput& input,
   plan.step = input.step;
   plan.replica = input.replica;
   plan.schedule = std::string(job.strategy->name());
-  plan.links = job.costs->Links();
+  plan.links = KeptLinks(*job.costs, plan);
   plan.lower_bound = candidate->made.found.lower_bound;
   plan.model_flops = built.model_flops;
   plan.peak_flops_per_second = job.costs->PeakFlopsPerSecond();

@@ -20,6 +20,7 @@
 #include "partition/batching/shape_buckets.h"
 #include "partition/graph/build_stage_graph.h"
 #include "planner/bounds/plan_bound.h"
+#include "planner/lower/kept_links.h"
 #include "planner/lower/lower_plan.h"
 #include "planner/step/plan_choice.h"
 #include "planner/trainer/cell_graph.h"
@@ -163,7 +164,7 @@ absl::StatusOr<std::vector<FormPlanner>> MakeForms(
     }
     built.graph = std::move(built.graph).WithRanks(std::move(ranks));
     forms.emplace_back(trainer, rival, seed, std::move(built),
-                       job.costs->Links());
+                       KeptLinks(*job.costs, {}));
   }
   return forms;
 }

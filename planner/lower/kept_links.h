@@ -1,0 +1,20 @@
+// The links that a plan keeps.
+#ifndef PIPELOOM_PLANNER_LOWER_KEPT_LINKS_H_
+#define PIPELOOM_PLANNER_LOWER_KEPT_LINKS_H_
+
+#include "emulator/stage/stage_cost.h"
+#include "ir/plan/execution_plan.h"
+#include "ir/plan/shared_links.h"
+
+namespace pipeloom::planner {
+
+// Returns the links of the model's ranks as `plan` keeps them: without the rate
+// of copies to the host if it has none, so that a plan that needs nothing but
+// links of pairs says nothing, and programs of before can read it.
+// O(instructions).
+SharedLinks KeptLinks(const emulator::StageCostModel& costs,
+                      const ExecutionPlan& plan);
+
+}  // namespace pipeloom::planner
+
+#endif  // PIPELOOM_PLANNER_LOWER_KEPT_LINKS_H_

@@ -44,8 +44,8 @@ Bytes ResidentMemory() {
   return Bytes(pages * sysconf(_SC_PAGESIZE));
 }
 
-// Returns what a run should measure: its transports have a link for each pair
-// of ranks.
+// Returns what a run should measure: in its transports each pair of ranks has a
+// link.
 absl::StatusOr<StepTrace> PredictRun(const ExecutionPlan& plan) {
   return emulator::EmulateStep(
       plan,

@@ -19,8 +19,8 @@ struct PassLaunches {
       0;  // The part of backward that is the weight gradient's.
 };
 
-// Returns whether the framework scales and rotates queries and keys in kernels
-// of PyTorch.
+// Returns whether the framework scales and rotates queries and keys by single
+// PyTorch operators, not by one fused kernel.
 bool ScalesRotaryApart(const LayerSpec& layer, const TrainingSetup& setup);
 
 // Returns the launches of a transformer layer or loss head. `graphs`: which

@@ -37,8 +37,8 @@ struct SharedLinks {
   // or one node do not use the cards.
   std::vector<int32_t> nic_of_rank{};
   std::vector<int32_t> node_of_rank{};
-  // Nor do transfers between nodes that are at most ring_hops apart on a ring
-  // of `ring_nodes`.
+  // The same holds for transfers between nodes that are at most `ring_hops`
+  // apart on a ring with `ring_nodes` nodes.
   int32_t ring_hops = 0;
   int32_t ring_nodes = 0;
   // The link to host memory of each rank, counted from 0: copies of ranks that

@@ -8,10 +8,9 @@
 
 namespace pipeloom::planner {
 
-// Returns the links of the model's ranks as `plan` keeps them: without the rate
-// of copies to the host if it has none, so that a plan that needs nothing but
-// links of pairs says nothing, and programs of before can read it.
-// O(instructions).
+// Returns the links of the model's ranks as `plan` keeps them. A plan that
+// copies nothing to the host does not keep the rate of such copies: then most
+// plans keep no links, and earlier versions can read them. O(instructions).
 SharedLinks KeptLinks(const emulator::StageCostModel& costs,
                       const ExecutionPlan& plan);
 
